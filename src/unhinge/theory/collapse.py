@@ -1,0 +1,68 @@
+r"""Neural-collapse measures of class means and prototypes  [eq: collapse].
+
+Works on any coordinates of the feature space that keep inner products, so a path can ask it in a few dimensions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["collapse_measures"]
+
+
+def collapse_measures(
+    means: Tensor, weight: Tensor, scatter: Tensor, within: Tensor | None = None
+) -> dict[str, Tensor]:
+    r"""The measures of Papyan, Han & Donoho (2020), all zero at collapse (`alignment`: one).
+
+    Arguments:
+        means: Class means :math:`\mu_c`, shape :math:`(*, C, q)`.
+        weight: Prototypes :math:`w_c`, shape :math:`(*, C, q)`.
+        scatter: :math:`\operatorname{tr}\Sigma_W`, the mean squared distance to the class mean, shape :math:`(*,)`.
+        within: :math:`\Sigma_W` itself on the coordinates of `means`, shape :math:`(*, q, q)`, where known.
+
+    Returns:
+        ``nc1_ratio``: :math:`\operatorname{tr}\Sigma_W / \operatorname{tr}\Sigma_B`;
+        ``nc1``: :math:`\operatorname{tr}(\Sigma_W\Sigma_B^\dagger) / C` (if `within` is given);
+        ``nc2_norm_*``: standard deviation over mean of the norms of the centered class means and of the prototypes;
+        ``nc2_angle_*``: mean over pairs of :math:`|\cos + 1/(C-1)|`;
+        ``nc2_etf_*``: distance of the normalised Gram matrix from that of a simplex ETF;
+        ``nc3``: :math:`\| W/\|W\| - \bar M/\|\bar M\| \|`, self-duality;
+        ``alignment``: mean cosine of each prototype and its centered class mean.
+    """
+    num_classes = means.shape[-2]
+    centered = means - means.mean(-2, keepdim=True)
+    between = centered.pow(2).sum((-2, -1)) / num_classes
+    result = {"nc1_ratio": _ratio(scatter, between)}
+    if within is not None:
+        covariance = centered.mT @ centered / num_classes
+        inverse = torch.linalg.pinv(covariance, rtol=1e-10, hermitian=True)
+        result["nc1"] = (inverse * within).sum((-2, -1)) / num_classes
+    for name, rows in (("features", centered), ("weight", weight)):
+        norms = rows.norm(dim=-1)
+        result[f"nc2_norm_{name}"] = _ratio(norms.std(-1, unbiased=False), norms.mean(-1))
+        units = rows / torch.where(norms > 0, norms, 1.0)[..., None]
+        cosine = units @ units.mT
+        off = ~torch.eye(num_classes, dtype=torch.bool, device=rows.device)
+        result[f"nc2_angle_{name}"] = (cosine + 1 / (num_classes - 1))[..., off].abs().mean(-1)
+        gram = rows @ rows.mT
+        frame = torch.eye(num_classes).to(rows) - 1 / num_classes
+        size = gram.norm(dim=(-2, -1))[..., None, None]
+        scaled = gram / torch.where(size > 0, size, 1.0)
+        result[f"nc2_etf_{name}"] = (scaled - frame / frame.norm()).norm(dim=(-2, -1))
+    result["nc3"] = (_unit(weight) - _unit(centered)).norm(dim=(-2, -1))
+    dots = (weight * centered).sum(-1)
+    result["alignment"] = _ratio(dots, weight.norm(dim=-1) * centered.norm(dim=-1)).mean(-1)
+    return result
+
+
+def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, with 0 for 0 / 0 and infinity for a positive number over 0."""
+    safe = a / torch.where(b == 0, 1.0, b)
+    return torch.where(b == 0, torch.where(a == 0, 0.0, torch.inf).to(safe), safe)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    size = rows.norm(dim=(-2, -1), keepdim=True)
+    return rows / torch.where(size > 0, size, 1.0)

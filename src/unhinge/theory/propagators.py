@@ -1,0 +1,266 @@
+r"""How a mode moves: a 2 x 2 matrix :math:`\Phi(\sigma, t)` with its logarithmic scale apart  [eq: propagator].
+
+Each mode couples one row of the features, x, and one of the prototypes, y, by
+:math:`\mathcal G = \begin{pmatrix} -s_1\lambda_1 & s_1\sigma \\ s_2\sigma & -s_2\lambda_2 \end{pmatrix}`, where
+:math:`s_1, s_2` are the peak rates. Two ways to answer:
+
+* :class:`Commuting`: proportional rates. All steps share the eigenvectors of :math:`\mathcal G`, so a
+  :mod:`symbol <unhinge.theory.symbols>` of the two eigenvalues :math:`\omega_\pm` gives the exact answer at any time.
+* :class:`Ordered`: anything else, as an ordered product of small matrices.
+
+Knows nothing of data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.spectrum import Spectrum
+from unhinge.theory.symbols import Symbol
+
+__all__ = ["Blocks", "Commuting", "Lead", "Propagator", "Rates", "safe_sqrt"]
+
+EPS = torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Peak rates and decays: what the generator of a mode is made of."""
+
+    features: Tensor  # (), s_1
+    weight: Tensor  # (), s_2
+    feature_decay: Tensor  # (), lambda_1
+    weight_decay: Tensor  # (), lambda_2
+
+    @property
+    def mean_decay(self) -> Tensor:
+        return (self.features * self.feature_decay + self.weight * self.weight_decay) / 2
+
+    @property
+    def half_gap(self) -> Tensor:
+        r""":math:`D = \frac12(s_1\lambda_1 - s_2\lambda_2)`."""
+        return (self.features * self.feature_decay - self.weight * self.weight_decay) / 2
+
+
+@dataclass(frozen=True)
+class Blocks:
+    r"""The matrices :math:`e^{\text{lead} + \text{log}}\,\hat\Phi` of all G groups at the asked times."""
+
+    lead: Tensor  # (*,), logarithmic scale common to all groups
+    log: Tensor  # (*, G), the rest of the scale
+    matrix: Tensor  # (*, G, 2, 2), entries of order one
+
+    def relative(self) -> Tensor:
+        """The matrices divided by the common scale, shape (*, G, 2, 2)."""
+        return torch.exp(self.log)[..., None, None] * self.matrix
+
+
+@dataclass(frozen=True)
+class Lead:
+    r"""What survives: :math:`e^{-\text{lead}} Z(t) = a(t)\,Z_\pi + \text{rest}(t)`."""
+
+    matrix: Tensor  # (G, 2, 2), takes the start to Z_pi; zero on groups that fall behind
+    members: Tensor  # (G,) bool
+
+
+class Propagator(Protocol):
+    def times(self, time: object) -> Tensor: ...
+    def blocks(self, time: Tensor) -> Blocks: ...
+    def bias(self, time: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+def safe_sqrt(x: Tensor) -> Tensor:
+    """Square root with slope 0 at 0, for roots that enter only through even functions."""
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
+
+
+def safe_divide(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 0 where b is 0."""
+    return torch.where(b == 0, 0.0, a / torch.where(b == 0, 1.0, b))
+
+
+@dataclass(frozen=True)
+class Commuting:
+    """Proportional rates, both positive: exact at any time."""
+
+    spectrum: Spectrum
+    rates: Rates
+    symbol: Symbol
+    bias_decay: Tensor  # ()
+    radius: Tensor  # (G,), d = half the distance of the two eigenvalues
+    omega: Tensor  # (G,), the larger eigenvalue
+    plus: Tensor  # (G, 2, 2), projector on the larger eigenvalue; the identity where the two coincide
+    growing: Tensor  # (G,) bool, whether the start has a part there
+    decaying: Tensor  # (G,) bool, whether it has one on the smaller eigenvalue
+    reference: Tensor  # (), eigenvalue that everything is measured against
+    gaps: Tensor  # (G, 2), reference minus larger and smaller eigenvalue
+    leads: Tensor  # (G, 2) bool, the parts that survive
+
+    def times(self, time: object) -> Tensor:
+        return self.symbol.times(time)
+
+    def bias(self, time: Tensor) -> tuple[Tensor, Tensor]:
+        return self.symbol.bias(time, self.rates.weight, self.bias_decay)
+
+    def blocks(self, time: Tensor) -> Blocks:
+        log, value = self.symbol.factors(time, self.reference, self.gaps[:, 0])
+        drop, minus_value = self.symbol.factors(time, self.omega, 2 * self.radius)
+        minus_log = log + drop
+        log = torch.where(self.growing, log, -torch.inf)
+        value = torch.where(self.growing, value, 0.0)
+        if not bool(self.growing.all()):  # measured directly: its larger part, absent, would be the larger scale
+            direct, direct_value = self.symbol.factors(time, self.reference, self.gaps[:, 1])
+            minus_log = torch.where(self.growing, minus_log, direct)
+            minus_value = torch.where(self.growing, minus_value, direct_value)
+        alone = ~self.decaying & ~self.growing
+        minus_log = torch.where(alone, 0.0, minus_log)
+        scale = torch.maximum(log, minus_log).detach()
+        scale = torch.where(torch.isfinite(scale), scale, 0.0)
+        a = value * torch.exp(log - scale)
+        b = torch.where(alone, 0.0, minus_value * torch.exp(minus_log - scale))
+        usual = self.growing & (value == 1) & (minus_value == 1) & (drop <= 0)
+        spread = torch.where(usual, -torch.expm1(torch.where(usual, drop, 0.0)) * torch.exp(log - scale), a - b)
+        spread = safe_divide(spread, 2 * self.radius)
+        if bool((self.radius == 0).any()):
+            slope = self.symbol.slope(time, self.omega)
+            spread = torch.where(self.radius == 0, a * slope, spread)
+        up, down = self._tilt()
+        sigma = self.spectrum.sigma
+        entries = [
+            (down * a + up * b) / 2,
+            self.rates.features * sigma * spread,
+            self.rates.weight * sigma * spread,
+            (up * a + down * b) / 2,
+        ]
+        matrix = torch.stack(entries, -1).unflatten(-1, (2, 2))
+        return Blocks(self.symbol.log(time, self.reference), scale, matrix)
+
+    def _tilt(self) -> tuple[Tensor, Tensor]:
+        return tilt(self.spectrum.sigma, self.rates, self.radius)
+
+    def lead(self) -> Lead:
+        r"""The coefficients of :math:`Z_\pi`."""
+        eye = torch.eye(2, dtype=torch.float64)
+        larger = self.plus * self.leads[:, :1, None]
+        smaller = (eye - self.plus) * self.leads[:, 1:, None]
+        return Lead(larger + smaller, self.leads.any(1))
+
+    def split(self, time: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The factor :math:`a(t)` of :math:`Z_\pi`, (*,), and the matrices of all the rest, (*, G, 2, 2), relative to the
+        leading scale; no cancellation, however small the rest has become."""
+        eye = torch.eye(2, dtype=torch.float64)
+        log, value = self.symbol.factors(time, self.reference, self.gaps[:, 0])
+        larger = torch.where(self.growing & ~self.leads[:, 0], value * torch.exp(log.clamp(max=0)), 0.0)
+        log, value = self.symbol.factors(time, self.reference, self.gaps[:, 1])
+        smaller = torch.where(self.decaying & ~self.leads[:, 1], value * torch.exp(log.clamp(max=0)), 0.0)
+        apart = larger[..., None, None] * self.plus + smaller[..., None, None] * (eye - self.plus)
+        whole = self.blocks(time).relative()
+        rest = torch.where(self.leads.any(1)[:, None, None], apart, whole)
+        none = torch.zeros(1, dtype=torch.float64)
+        return self.symbol.factors(time, self.reference, none)[1][..., 0], rest
+
+    def growth(self, lr: Tensor) -> Tensor:
+        """Exponent of the leading part per unit of time at a constant rate."""
+        return self.symbol.growth(self.reference, lr)
+
+    @property
+    def neutral(self) -> float:
+        """Growth below this is no growth: the critical decay up to rounding."""
+        return 16 * EPS * (self.radius.max() + self.rates.mean_decay).item()
+
+    def rates_of_fall(self, lr: Tensor) -> Tensor:
+        """Exponents of all parts relative to the leading one, (G, 2); only those the start has, -inf elsewhere."""
+        falls = self.symbol.fall(self.reference, self.gaps.flatten(), lr).reshape(self.gaps.shape)
+        present = torch.stack([self.growing, self.decaying], 1) & ~self.leads
+        return torch.where(present, falls, -torch.inf)
+
+
+def tilt(sigma: Tensor, rates: Rates, radius: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`1 + D/d` and :math:`1 - D/d`, the smaller one without cancellation."""
+    ratio = safe_divide(rates.half_gap, radius)
+    small = safe_divide(rates.features * rates.weight * sigma**2, radius**2)
+    up = torch.where(ratio >= 0, 1 + ratio, small / (1 - ratio))
+    down = torch.where(ratio <= 0, 1 - ratio, small / (1 + ratio))
+    return up, down
+
+
+def eigen(spectrum: Spectrum, rates: Rates) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Radius d, larger eigenvalue and its projector for each group  [eq: eigenvalues]."""
+    sigma = spectrum.sigma
+    product = rates.features * rates.weight
+    radius = safe_sqrt(rates.half_gap**2 + product * sigma**2)
+    decay = rates.feature_decay * rates.weight_decay
+    omega = safe_divide(product * (sigma**2 - decay), radius + rates.mean_decay)
+    up, down = tilt(sigma, rates, radius)
+    cross = safe_divide(sigma, radius)
+    entries = [down, rates.features * cross, rates.weight * cross, up]
+    plus = torch.stack(entries, -1).unflatten(-1, (2, 2)) / 2
+    eye = torch.eye(2, dtype=torch.float64).expand_as(plus)
+    return radius, omega, torch.where((radius == 0)[:, None, None], eye, plus)
+
+
+def commuting(
+    spectrum: Spectrum,
+    rates: Rates,
+    symbol: Symbol,
+    bias_decay: Tensor,
+    growing: Tensor,
+    decaying: Tensor,
+) -> Commuting:
+    """Choose the reference: the fastest part that the start really has."""
+    radius, omega, plus = eigen(spectrum, rates)
+    mean = rates.mean_decay
+    exponents = torch.stack([omega, -mean - radius], 1).detach()
+    present = torch.stack([growing, decaying], 1)
+    ranked = torch.where(present, exponents, -torch.inf).flatten()
+    best = int(ranked.argmax())
+    group, smaller = divmod(best, 2)
+    product = rates.features * rates.weight
+    # d_r - d_k through the squares, each gap to full relative accuracy
+    falls = safe_divide(product * spectrum.square_gap(group), radius[group] + radius)
+    if smaller:
+        reference = -mean - radius[group]
+        gaps = torch.stack([-(radius[group] + radius), -falls], 1)
+    else:
+        decays = rates.feature_decay, rates.weight_decay
+        excess = spectrum.excess(group, decays[0] * decays[1], decays)
+        reference = safe_divide(product * excess, radius[group] + mean)
+        gaps = torch.stack([falls, falls + 2 * radius], 1)
+        omega = omega.index_put((torch.tensor([group]),), reference)
+    tolerance = 8 * EPS * (radius[group] + mean).detach()
+    leads = present & (gaps.detach().abs() <= tolerance)
+    gaps = torch.where(leads, gaps - gaps.detach(), gaps)
+    return Commuting(
+        spectrum, rates, symbol, bias_decay, radius, omega, plus, growing, decaying, reference, gaps, leads
+    )
+
+
+def presence(
+    spectrum: Spectrum, rates: Rates, x: Tensor, y: Tensor, rest: tuple[Tensor, Tensor], eps: float
+) -> tuple[Tensor, Tensor]:
+    """Which groups have a part on the larger and on the smaller eigenvalue, beyond rounding: (G,) bool each."""
+    _, _, plus = eigen(spectrum, rates)
+    plus = plus.detach()
+    minus = torch.eye(2, dtype=torch.float64) - plus
+    x, y = x.detach(), y.detach()
+    size_x = (x.double().pow(2).sum() + rest[0].detach() ** 2).sqrt().cpu()
+    size_y = (y.double().pow(2).sum() + rest[1].detach() ** 2).sqrt().cpu()
+    found = []
+    for projector in (plus, minus):
+        rows = projector[spectrum.group].to(x)
+        top = rows[:, 0, 0, None] * x + rows[:, 0, 1, None] * y
+        bottom = rows[:, 1, 0, None] * x + rows[:, 1, 1, None] * y
+        squares = torch.zeros(len(plus), 2, dtype=torch.float64)
+        for side, part in enumerate((top, bottom)):
+            per_row = part.double().pow(2).sum(1).cpu()
+            squares[:, side].index_add_(0, spectrum.group, per_row)
+        ends = torch.stack([projector[-1, 0, 0] * rest[0].detach(), projector[-1, 1, 1] * rest[1].detach()])
+        squares[-1] = ends**2
+        noise = 32 * eps * (projector[:, :, 0].abs() * size_x + projector[:, :, 1].abs() * size_y)
+        found.append((squares.sqrt() > noise).any(1))
+    return found[0], found[1]

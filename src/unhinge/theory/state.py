@@ -1,0 +1,40 @@
+"""The state of training, as paths return it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["State", "fitting_scale"]
+
+
+@dataclass(frozen=True)
+class State:
+    r"""Features, prototypes and biases at one or many times; leading axes are those of the time.
+
+    Where the true state would overflow or underflow its dtype, `features` and `weight` hold it divided by its norm, and
+    `log_scale` the logarithm of that norm; everywhere else `log_scale` is 0 and they hold it as it is. So
+    ``state.features * exp(state.log_scale)`` is the true value at any time, and the direction is never lost.
+    """
+
+    features: Tensor  # (*, n, p)
+    weight: Tensor  # (*, C, p)
+    bias: Tensor | None = None  # (*, C)
+    log_scale: Tensor | None = None  # (*,)
+
+    def normalized(self) -> State:
+        r""":math:`Z / \|Z\|` with :math:`Z = (H, W)`, Frobenius norm; a zero state stays zero."""
+        squares = self.features.double().pow(2).sum((-2, -1)) + self.weight.double().pow(2).sum((-2, -1))
+        norm = squares.sqrt().to(self.features)[..., None, None]
+        norm = torch.where(norm > 0, norm, 1.0)
+        return State(self.features / norm, self.weight / norm)
+
+
+def fitting_scale(log_norm: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a state of this norm fits its dtype, the logarithm of the norm where it does not."""
+    room = 0.9 * math.log(torch.finfo(dtype).max)
+    fits = (log_norm.abs() < room) | torch.isinf(log_norm)
+    return torch.where(fits, 0.0, log_norm)
