@@ -27,7 +27,7 @@ __all__ = ["AnchoredPath"]
 
 @dataclass(frozen=True)
 class AnchoredPath:
-    """The exact path of the features towards fixed prototypes; made by `LayerPeeled.anchored` and `anchored_descent`."""
+    """The exact path of the features towards fixed prototypes: `LayerPeeled.anchored` and `anchored_descent`."""
 
     rows: Tensor  # (r, p), reduced features at the start
     pull: Tensor  # (r, p), reduced V
@@ -166,7 +166,7 @@ class AnchoredPath:
         return self._like(torch.zeros((), dtype=torch.float64))
 
     def rate(self, lr: float | None = None) -> Tensor:
-        r"""Exponent of :meth:`distance`, negative; 0 without feature decay, where it falls as 1 over the integrated rate."""
+        r"""Exponent of :meth:`distance`, negative; 0 without feature decay, where it falls as 1 / integrated rate."""
         self._check_converges()
         return self._like(self._fall(lr))
 
@@ -242,8 +242,8 @@ class AnchoredPath:
         if lr is None:
             if not schedule.shape.floor > 0:
                 raise ValueError(
-                    "the schedule does not end with a constant positive rate, so there is no exponent per unit of time. "
-                    "Pass one: rate(lr=...)."
+                    "the schedule does not end with a constant positive rate, so there is no exponent per unit of "
+                    "time. Pass one: rate(lr=...)."
                 )
             lr_multiple = torch.tensor(schedule.shape.floor, dtype=torch.float64)
         else:
@@ -255,15 +255,15 @@ class AnchoredPath:
         if self.decays[0].item() > 0 and floor > 0 and self._fall(None).item() >= 0:
             rate = self.schedules[0].peak.item() * floor
             raise ValueError(
-                f"the step is too large: lr * feature_decay = {rate * self.decays[0].item():g} must be below 2 (without "
-                "momentum) for the features to settle. Lower lr or feature_decay."
+                f"the step is too large: lr * feature_decay = {rate * self.decays[0].item():g} must be below 2 "
+                "(without momentum) for the features to settle. Lower lr or feature_decay."
             )
 
     def _assemble(self, keep: Tensor, push: Tensor) -> Tensor:
         if self.features is None or self.targets is None:
             raise ValueError(
-                "the full state cannot be given after a streamed pass: it has one row per example, and the pass kept only "
-                "class sums. Ask loss, norms, distance or collapse, or solve from features in memory."
+                "the full state cannot be given after a streamed pass: it has one row per example, and the pass kept "
+                "only class sums. Ask loss, norms, distance or collapse, or solve from features in memory."
             )
         keep, push = self._like(keep)[..., None, None], self._like(push)[..., None, None]
         return keep * self.features + self.targets.expand(push * self.pull)

@@ -19,7 +19,7 @@ from torch import Tensor
 from unhinge.theory.products import normalized, ordered_products, scan
 from unhinge.theory.propagators import Blocks, Lead, Rates, safe_sqrt
 from unhinge.theory.schedules import Schedule
-from unhinge.theory.symbols import DescentSymbol, FlowSymbol, MomentumSymbol, falling
+from unhinge.theory.symbols import DescentSymbol, FlowSymbol, Momentum, MomentumSymbol, falling
 from unhinge.theory.validation import check_steps, check_times
 
 __all__ = ["Ordered", "flow_matrix", "ordered_descent", "ordered_flow"]
@@ -44,8 +44,8 @@ class Ordered:
         lead = log.detach().amax(-1)
         return Blocks(lead, log - lead[..., None], matrix)
 
-    def split(self, time: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.zeros(time.shape, dtype=torch.float64), self.blocks(time).relative()
+    def split(self, time: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+        return torch.zeros(time.shape, dtype=torch.float64), blocks.relative()
 
     def lead(self) -> Lead:
         groups = len(self.products(self.times(0))[0])
@@ -148,7 +148,7 @@ def _gauss() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _panel_matrices(generator: Callable[[Tensor], Tensor], left: Tensor, right: Tensor) -> Tensor:
-    """Transition matrices of :math:`\\Phi' = A(t)\\Phi` over each panel, shape (panels, G, 2, 2), by Gauss collocation."""
+    """Transition matrices of :math:`\\Phi' = A\\Phi` over each panel, (panels, G, 2, 2), by Gauss collocation."""
     nodes, weights, inner = (torch.from_numpy(part) for part in _gauss())
     width = right - left
     a = generator(left[:, None] + width[:, None] * nodes)  # (P, S, G, 2, 2)
@@ -252,33 +252,30 @@ def ordered_descent(
     sigma: Tensor,
     rates: Rates,
     schedules: tuple[Schedule, Schedule],
-    momentum: float = 0.0,
-    dampening: float = 0.0,
-    nesterov: bool = False,
-    decoupled: bool = False,
+    momentum: Momentum,
 ) -> Ordered:
     r"""``torch.optim.SGD`` step by step: on :math:`(x, y)`, with momentum on :math:`(x, y, b_x, b_y)`."""
     features, weight = schedules
     settles = max(s.shape.settles if s.peak.item() else 0.0 for s in schedules)
     settled = math.ceil(min(settles, 2.0**62))
-    size = 4 if momentum else 2
+    size = 4 if momentum.factor else 2
     decays = torch.stack([rates.feature_decay, rates.weight_decay])
     zero = torch.zeros_like(sigma)
     pull = torch.stack([zero, -sigma, -sigma, zero], -1).unflatten(-1, (2, 2))
-    gradient = pull if decoupled else pull + torch.diag(decays)  # (G, 2, 2)
+    gradient = pull if momentum.decoupled else pull + torch.diag(decays)  # (G, 2, 2)
     eye = torch.eye(2, dtype=torch.float64)
 
     def step(rate: Tensor, fresh: float, carried: float) -> Tensor:
         """Matrices of one step at rates (m, 2): buffer = carried * buffer + fresh * gradient."""
         lr = rate[:, None, :, None]
-        keep = eye - torch.diag_embed(rate * decays)[:, None] if decoupled else eye
-        if not momentum:
+        keep = eye - torch.diag_embed(rate * decays)[:, None] if momentum.decoupled else eye
+        if not momentum.factor:
             return keep - lr * gradient
         buffer = torch.cat([fresh * gradient, (carried * eye).expand_as(gradient)], -1)  # (G, 2, 4)
         used = buffer
-        if nesterov:
-            used = momentum * buffer + torch.nn.functional.pad(gradient, (0, 2))
-        kept = torch.nn.functional.pad(keep, (0, 2)) if decoupled else torch.eye(2, 4, dtype=torch.float64)
+        if momentum.nesterov:
+            used = momentum.factor * buffer + torch.nn.functional.pad(gradient, (0, 2))
+        kept = torch.nn.functional.pad(keep, (0, 2)) if momentum.decoupled else torch.eye(2, 4, dtype=torch.float64)
         moved = kept - lr * used
         return torch.cat([moved, buffer.expand(len(rate), *buffer.shape)], -2)
 
@@ -287,7 +284,7 @@ def ordered_descent(
         return torch.stack([features(steps), weight(steps)], -1)
 
     def later(start: int, stop: int) -> Tensor:
-        return step(rate(start + 1, stop + 1), 1 - dampening, momentum)
+        return step(rate(start + 1, stop + 1), 1 - momentum.dampening, momentum.factor)
 
     def state(time: Tensor) -> tuple[Tensor, Tensor]:
         """(log, matrices (*, G, d, 2)) from the start to the state, buffers included."""
@@ -310,8 +307,8 @@ def ordered_descent(
         return _spectral_maps(later(settled, settled + 1)[0], start, discrete=True)
 
     symbol: DescentSymbol | MomentumSymbol = DescentSymbol(weight.shape)
-    if momentum:
-        symbol = MomentumSymbol(weight.shape, momentum, dampening, nesterov, decoupled, rates.weight_decay)
+    if momentum.factor:
+        symbol = MomentumSymbol(weight.shape, momentum, rates.weight_decay)
     return Ordered(
         check_steps,
         products,

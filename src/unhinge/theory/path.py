@@ -37,6 +37,7 @@ class Start:
     rows: Tensor  # (r, p), reduced features
     x: Tensor  # (rows, p)
     y: Tensor  # (rows, p)
+    group: Tensor  # (rows,), the group of each row
     scatter: Tensor  # () float64, |H|^2 outside the modes
     aside: Tensor | None  # (C, p), prototypes outside the modes
     weight: Tensor  # (C, p)
@@ -45,12 +46,26 @@ class Start:
     targets: Targets | None
     counts: Tensor  # (C,), examples per class
 
-    @property
-    def rest(self) -> tuple[Tensor, Tensor]:
-        """Norms of what the targets do not touch: of the features and of the prototypes."""
+    @cached_property
+    def factor(self) -> Tensor:
+        r"""Triangular factor of each group's rows: coordinates of x and y in a plane, shape (G, side, 2).
+
+        Norms and inner products at any time follow from these alone, and without the cancellation of a Gram matrix.
+        """
+        x, y, groups = self.x.double(), self.y.double(), int(self.group.max()) + 1
+
+        def total(per_row: Tensor) -> Tensor:
+            return torch.zeros(groups, dtype=torch.float64).index_add(0, self.group, per_row.cpu())
+
+        xx, xy = total(torch.linalg.vecdot(x, x)), total(torch.linalg.vecdot(x, y))
+        slope = torch.where(xx > 0, xy / torch.where(xx > 0, xx, 1.0), 0.0)
+        apart = y - slope.to(y)[self.group.to(y.device), None] * x
+        long, tall = safe_sqrt(xx), safe_sqrt(total(torch.linalg.vecdot(apart, apart)))
         zero = torch.zeros((), dtype=torch.float64)
+        factor = torch.stack([long, torch.zeros_like(long), slope * long, tall], -1)
         aside = zero if self.aside is None else safe_sqrt(self.aside.double().pow(2).sum().cpu())
-        return safe_sqrt(self.scatter), aside
+        rest = torch.stack([safe_sqrt(self.scatter), zero, zero, aside])
+        return torch.cat([factor, rest[None]]).unflatten(-1, (2, 2))
 
 
 @dataclass(frozen=True)
@@ -70,7 +85,7 @@ class LinearPath:
     def at(self, time: Any) -> State:
         r"""The state at each time (flow) or after each number of steps (descent)."""
         moments = self.propagator.times(time)
-        blocks = self.propagator.blocks(moments)
+        blocks = self._blocks(moments)
         norm = self._log_norm(blocks)
         scale = fitting_scale(norm.detach(), self._dtype)
         matrix = torch.exp(blocks.log + (blocks.lead - scale)[..., None])[..., None, None] * blocks.matrix
@@ -97,25 +112,25 @@ class LinearPath:
         growth = self.propagator.growth(torch.ones((), dtype=torch.float64)).item()
         if growth > self.propagator.neutral:
             raise ValueError(
-                f"Z diverges: its norm grows as exp({growth:.6g} x integrated rate), because the decays multiply to less than "
-                "the square of critical_decay. Ask direction() for the limit of Z/|Z|, or raise the decays."
+                f"Z diverges: its norm grows as exp({growth:.6g} x integrated rate), because the decays "
+                "multiply to less than the square of critical_decay. Ask direction() for the limit of Z/|Z|, or raise the decays."
             )
         lead = self._lead.matrix
         if growth < -self.propagator.neutral:
             lead = torch.zeros_like(lead)
         elif isinstance(self.propagator, Commuting):
             late = self.propagator.times(10**15)
-            lead = lead * self.propagator.split(late)[0]
+            lead = lead * self.propagator.split(late, self.propagator.blocks(late))[0]
         features, weight = self._assemble(lead)
         return State(features, weight, self._bias_limit())
 
     # ---- scalar questions: nothing of size n or p -----------------------------------------------------------
 
     def loss(self, time: Any) -> Tensor:
-        r"""Mean unhinged loss :math:`-\sum_k \sigma_k \langle x_k, y_k\rangle - \kappa^\top b`, without the decay terms."""
+        r"""Mean unhinged loss :math:`-\sum_k \sigma_k\langle x_k, y_k\rangle - \kappa^\top b`, without decay terms."""
         moments = self.propagator.times(time)
-        blocks = self.propagator.blocks(moments)
-        rows = blocks.relative() @ self._factor
+        blocks = self._blocks(moments)
+        rows = blocks.relative() @ self.start.factor
         inner = (rows[..., 0, :] * rows[..., 1, :]).sum(-1)
         total = -(self.spectrum.sigma * inner).sum(-1)
         value = _scaled(total, 2 * blocks.lead)
@@ -133,7 +148,7 @@ class LinearPath:
 
     def log_norm(self, time: Any) -> Tensor:
         r""":math:`\log\|Z\|`, finite where :math:`\|Z\|` itself overflows."""
-        return self._like(self._log_norm(self.propagator.blocks(self.propagator.times(time))))
+        return self._like(self._log_norm(self._blocks(self.propagator.times(time))))
 
     def distance(self, time: Any) -> Tensor:
         r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small."""
@@ -205,56 +220,50 @@ class LinearPath:
         return value.to(self.start.x.device, self._dtype)
 
     @cached_property
-    def _factor(self) -> Tensor:
-        r"""Triangular factor of each group's rows: coordinates of x and y in a plane, (G, side, 2)."""
-        start, group = self.start, self.spectrum.group
-        groups = len(self.spectrum.sigma)
-        x, y = start.x.double(), start.y.double()
-
-        def total(per_row: Tensor) -> Tensor:
-            return torch.zeros(groups, dtype=torch.float64).index_add(0, group, per_row.cpu())
-
-        xx, xy = total(x.pow(2).sum(1)), total((x * y).sum(1))
-        slope = torch.where(xx > 0, xy / torch.where(xx > 0, xx, 1.0), 0.0)
-        apart = y - slope.to(y)[group.to(y.device), None] * x
-        long = safe_sqrt(xx)
-        tall = safe_sqrt(total(apart.pow(2).sum(1)))
-        factor = torch.stack([long, torch.zeros_like(long), slope * long, tall], -1).unflatten(-1, (2, 2))
-        features, aside = start.rest
-        zero = torch.zeros_like(features)
-        rest = torch.stack([features, zero, zero, aside]).reshape(1, 2, 2)
-        return torch.cat([factor[:-1], rest])
-
-    @cached_property
     def _lead(self) -> Lead:
         return self.propagator.lead()
+
+    def _blocks(self, moments: Tensor) -> Blocks:
+        """The matrices at these times; the last ones are kept, since questions come in groups."""
+        known: list[tuple[Tensor, Blocks]] = self._recent
+        if known and torch.equal(known[0][0], moments):
+            return known[0][1]
+        blocks = self.propagator.blocks(moments)
+        if not blocks.matrix.requires_grad and not moments.requires_grad:
+            known[:] = [(moments.clone(), blocks)]
+        return blocks
+
+    @cached_property
+    def _recent(self) -> list[tuple[Tensor, Blocks]]:
+        return []
 
     @property
     def _moving(self) -> bool:
         return isinstance(self.propagator, Ordered) and self.propagator.moving
 
     def _check_start(self) -> None:
-        if not bool((self._factor.detach() != 0).any()):
+        if not bool((self.start.factor.detach() != 0).any()):
             raise ValueError(
-                "the start is zero and stays zero: Z/|Z| has no limit. Start from features or prototypes that are not all 0."
+                "the start is zero and stays zero: Z/|Z| has no limit. Start from features or prototypes that are "
+                "not all 0."
             )
 
     def _log_norm(self, blocks: Blocks) -> Tensor:
-        squares = (blocks.relative() @ self._factor).pow(2).sum((-3, -2, -1))
+        squares = (blocks.relative() @ self.start.factor).pow(2).sum((-3, -2, -1))
         positive = squares > 0
         logs = torch.where(positive, squares, 1.0).log() / 2
         return torch.where(positive, blocks.lead + logs, -torch.inf)
 
     def _side_norm(self, time: Any, side: int) -> Tensor:
-        blocks = self.propagator.blocks(self.propagator.times(time))
-        rows = (blocks.relative() @ self._factor)[..., side, :]
+        blocks = self._blocks(self.propagator.times(time))
+        rows = (blocks.relative() @ self.start.factor)[..., side, :]
         return self._like(_scaled(safe_sqrt(rows.pow(2).sum((-2, -1))), blocks.lead))
 
     def _distance(self, moments: Tensor) -> Tensor:
-        final = self._lead.matrix @ self._factor
+        final = self._lead.matrix @ self.start.factor
         square = final.pow(2).sum()
-        share, rest = self.propagator.split(moments)
-        rows = rest @ self._factor
+        share, rest = self.propagator.split(moments, self._blocks(moments))
+        rows = rest @ self.start.factor
         along = (rows * final).sum((-3, -2, -1)) / square
         across = safe_sqrt((rows - along[..., None, None, None] * final).pow(2).sum((-3, -2, -1)))
         angle = torch.atan2(across, (share + along) * square.sqrt())
@@ -315,8 +324,8 @@ class LinearPath:
         start = self.start
         if start.features is None or start.targets is None:
             raise ValueError(
-                "the full state cannot be given after a streamed pass: it has one row per example, and the pass kept only "
-                "class sums. Ask loss, norms, distance or collapse, or solve from features in memory."
+                "the full state cannot be given after a streamed pass: it has one row per example, and the pass kept "
+                "only class sums. Ask loss, norms, distance or collapse, or solve from features in memory."
             )
         small = self._like(matrix)
         x, y = self._rows(small)
@@ -341,7 +350,7 @@ class LinearPath:
 
     @cached_property
     def _compressed(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """x, y and the untouched prototypes in an orthonormal basis of their span, and that basis (p, q) if it is smaller than p."""
+        """x, y and the untouched prototypes in an orthonormal basis of their span, and that basis (p, q) if q < p."""
         start = self.start
         aside = start.x.new_zeros(0, start.x.shape[1]) if start.aside is None else start.aside
         stacked = torch.cat([start.x, start.y, aside]).double()
@@ -356,13 +365,14 @@ class LinearPath:
     def _residuals(self) -> Tensor:
         """What the modes do not see of each feature, on the basis of the modes: (n, q)."""
         start = self.start
-        assert start.features is not None and start.targets is not None
+        assert start.features is not None
+        assert start.targets is not None
         apart = (start.features - start.targets.expand(start.rows)).double()
         basis = self._compressed[3]
         return apart if basis is None else apart @ basis
 
     def _small_state(self, blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
-        """Reduced features, prototypes on the basis of the modes, and the factor of the residuals, at the leading scale."""
+        """Reduced features, prototypes on the basis of the modes, and the factor of the residuals; leading scale."""
         x, y, aside, _ = self._compressed
         matrix = blocks.relative()
         per_row = matrix[..., self.spectrum.group, :, :]
@@ -382,7 +392,7 @@ class LinearPath:
         start = self.start
         if not isinstance(start.targets, HardTargets | None):
             return self._collapse_of_states(moments)
-        rows, weight, keep = self._small_state(self.propagator.blocks(moments))
+        rows, weight, keep = self._small_state(self._blocks(moments))
         means = rows / start.counts.double().sqrt()[:, None]
         size = start.counts.sum().double()
         within = None
@@ -414,7 +424,7 @@ class LinearPath:
         start = self.start
         assert start.targets is not None
         x, y, aside, _ = self._compressed
-        blocks = self.propagator.blocks(moments)
+        blocks = self._blocks(moments)
         read_out = self.spectrum.read_out()
         # the prototypes at their own scale: their differences may be far below the common part that leads
         reads = torch.zeros(len(self.spectrum.sigma), dtype=torch.bool)

@@ -1,6 +1,7 @@
 r"""The layer-peeled model: features and classifier as free variables under the unhinged loss  [eq: problem].
 
-:math:`\mathcal L = -\langle M, W^\top H\rangle - \kappa^\top b + \frac{\lambda_1}2\|H\|^2 + \frac{\lambda_2}2(\|W\|^2 + \|b\|^2)`.
+:math:`\mathcal L = -\langle M, W^\top H\rangle - \kappa^\top b + \frac{\lambda_1}2\|H\|^2
++ \frac{\lambda_2}2(\|W\|^2 + \|b\|^2)`.
 :class:`LayerPeeled` checks its input once, finds the modes of the targets, and hands out solved paths.
 """
 
@@ -12,14 +13,15 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.anchored import AnchoredPath
+from unhinge.theory.kernel import KernelPath, solve_kernel
 from unhinge.theory.ordered import Ordered, ordered_descent, ordered_flow
 from unhinge.theory.path import LinearPath, Start
-from unhinge.theory.propagators import Commuting, Rates, commuting, eigen, presence
+from unhinge.theory.propagators import Commuting, Rates, commuting, eigen
 from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import Schedule, rate_pair
 from unhinge.theory.spectrum import HardSpectrum, Spectrum, as_gamma, hard_spectrum, soft_spectrum
 from unhinge.theory.summary import HardSummary, SoftSummary, Summary, summarize_in_memory
-from unhinge.theory.symbols import DescentSymbol, FlowSymbol, MomentumSymbol, Symbol
+from unhinge.theory.symbols import DescentSymbol, FlowSymbol, Momentum, MomentumSymbol, Symbol
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.validation import check_alike, check_counts, check_start, check_tensor, scalar
 
@@ -37,7 +39,7 @@ class LayerPeeled:
         weight_decay: :math:`\lambda_2`, of the term :math:`\frac{\lambda_2}2(\|W\|^2 + \|b\|^2)`.
         class_weight: `None`, positive weights :math:`(C,)` of the examples of each class, or ``"sqrt"`` for
             :math:`n_c^{-1/2}`, which gives imbalanced classes the balanced dynamics. The loss is the weighted mean
-            (divided by the total weight, as ``nn.CrossEntropyLoss(weight=...)`` does), so a common factor is immaterial.
+            (divided by the total weight, as in ``nn.CrossEntropyLoss``), so a common factor is immaterial.
 
     Gamma, the decays and the rates may be tensors: every answer is differentiable in them and in the initial state.
 
@@ -136,7 +138,7 @@ class LayerPeeled:
 
     @property
     def singular_values(self) -> Tensor:
-        r"""Singular values of the target matrix :math:`M` with multiplicity, descending, shape :math:`(\min(C, n),)`."""
+        r"""Singular values of the target matrix :math:`M` with multiplicity, descending, :math:`(\min(C, n),)`."""
         spectrum = self.spectrum
         if isinstance(spectrum, HardSpectrum):
             ties = spectrum.sigma[: len(spectrum.poles)]
@@ -148,15 +150,15 @@ class LayerPeeled:
 
     @property
     def critical_decay(self) -> Tensor:
-        r"""The largest singular value: the state grows, stays or dies as :math:`\lambda_1\lambda_2` is below, at or above its square."""
+        r"""The largest singular value: growth stops when :math:`\lambda_1\lambda_2` reaches its square."""
         return self.singular_values[0]
 
     def best_gamma(self, ratio: float = 1.0) -> float:
-        r"""The :math:`\gamma` of fastest convergence at these decays and :math:`s = \eta_1/\eta_2` = `ratio`; balanced labels."""
+        r"""The :math:`\gamma` of fastest convergence at these decays, :math:`\eta_1/\eta_2` = `ratio`; balanced labels."""
         if not self.balanced:
             raise ValueError(
-                "the fastest gamma is known for balanced labels; with imbalance every gamma below 2/(C-2) ends in the collapse "
-                'of the smaller classes. Restore balance with class_weight="sqrt" first.'
+                "the fastest gamma is known for balanced labels; with imbalance every gamma below 2/(C-2) ends in the "
+                'collapse of the smaller classes. Restore balance with class_weight="sqrt" first.'
             )
         assert isinstance(self.spectrum, HardSpectrum)
         unit = (self.spectrum.unit.detach().sqrt() / (1 + self.gamma.detach())).item()
@@ -171,9 +173,9 @@ class LayerPeeled:
             features: Initial features :math:`(n, p)`, or the summary of a streamed pass.
             weight: Initial prototypes :math:`(C, p)`.
             bias: Initial biases :math:`(C,)`, or `None` for a model without.
-            lr: A rate, a :class:`Schedule` or a function of time; or a pair (features, classifier) of these. Proportional
-                pairs, for example ``(2 * schedule, schedule)``, are solved in closed form at any time; others through small
-                ODEs.
+            lr: A rate, a :class:`Schedule` or a function of time; or a pair (features, classifier) of these.
+                Proportional pairs, for example ``(2 * schedule, schedule)``, are solved in closed form at any time;
+                others through small ODEs.
         """
         start = self._start(features, weight, bias)
         schedules = rate_pair(lr)
@@ -197,7 +199,7 @@ class LayerPeeled:
         nesterov: bool = False,
         decoupled: bool = False,
     ) -> LinearPath:
-        r"""The iterates of ``torch.optim.SGD`` on features, prototypes and biases: ``at(k)`` is the state after k steps.
+        r"""The iterates of ``torch.optim.SGD`` on features, prototypes and biases: ``at(k)`` is that after k steps.
 
         Arguments are those of :meth:`flow` and of ``torch.optim.SGD``; step k (from 0) uses ``lr(k)``. With `decoupled`
         the decay multiplies the variables by :math:`1 - \eta\lambda` instead of entering the gradient.
@@ -206,11 +208,11 @@ class LayerPeeled:
         start = self._start(features, weight, bias)
         schedules = rate_pair(lr)
         rates = self._rates(schedules)
-        options = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov, "decoupled": decoupled}
-        propagator = self._commuting_descent(start, rates, schedules, **options)
+        options = Momentum(momentum, dampening, nesterov, decoupled)
+        propagator = self._commuting_descent(start, rates, schedules, options)
         if propagator is None:
             return self._path(
-                start, ordered_descent(self.spectrum.sigma, rates, schedules, **options), schedules, discrete=True
+                start, ordered_descent(self.spectrum.sigma, rates, schedules, options), schedules, discrete=True
             )
         return self._path(start, propagator, schedules, discrete=True)
 
@@ -243,10 +245,43 @@ class LayerPeeled:
         for schedule, decay in zip(schedules, (self.feature_decay, self.weight_decay), strict=True):
             if momentum:
                 shrink = schedule.peak * decay if decoupled else torch.zeros_like(decay)
-                symbols.append(MomentumSymbol(schedule.shape, momentum, dampening, nesterov, decoupled, shrink))
+                options = Momentum(momentum, dampening, nesterov, decoupled)
+                symbols.append(MomentumSymbol(schedule.shape, options, shrink))
             else:
                 symbols.append(DescentSymbol(schedule.shape))
         return self._anchored(features, weight, bias, schedules, (symbols[0], symbols[1]), discrete=True)
+
+    def kernel_flow(
+        self, features: Tensor, weight: Tensor, kernel: Any, lr: Any = 0.1, bias: Tensor | None = None
+    ) -> KernelPath:
+        r"""Gradient flow of features that share parameters, through a constant kernel (Theorem 5, replaced).
+
+        :math:`\mathrm{vec}(H)' = -\eta_1 K \nabla_H`, prototypes and biases as in :meth:`flow`.
+
+        Arguments:
+            features: Initial features :math:`(n, p)`.
+            weight: Initial prototypes :math:`(C, p)`.
+            kernel: :math:`K`, symmetric and positive semidefinite, singular or not. Shape :math:`(n, n)`: the same kernel
+                for each of the p entries of a feature. Shape :math:`(n p, n p)`: indexed by ``features.reshape(-1)``. Or
+                an operator: a function of rows :math:`(n, p)` or of a vector :math:`(n p,)`, a scipy ``LinearOperator``,
+                or what :func:`~unhinge.theory.ntk.empirical_ntk` returns; it is asked for C p products, and only once if
+                its attribute `kind` is ``"example"`` (it then takes any number of columns).
+            lr: As in :meth:`flow`; the rates of a pair must be proportional.
+            bias: Initial biases :math:`(C,)`, or `None` for a model without.
+
+        Example:
+            >>> problem = LayerPeeled(torch.arange(6) % 3, num_classes=3)
+            >>> features, weight = torch.eye(6, dtype=torch.float64), torch.eye(3, 6, dtype=torch.float64)
+            >>> free, shared = torch.eye(6, dtype=torch.float64), torch.ones(6, 6, dtype=torch.float64)
+            >>> problem.kernel_flow(features, weight, free).growth()  # the largest singular value, times lr
+            tensor(0.0354, dtype=torch.float64)
+            >>> problem.kernel_flow(features, weight, shared).growth()  # nothing that tells the classes apart can move
+            tensor(0., dtype=torch.float64)
+        """
+        decays = self.feature_decay, self.weight_decay
+        return solve_kernel(
+            self.targets, self.spectrum, self.bias_drive, decays, features, weight, kernel, lr, bias
+        )
 
     # ---- assembly ------------------------------------------------------------------------------------------------
 
@@ -260,8 +295,8 @@ class LayerPeeled:
         if isinstance(features, Tensor):
             if self.targets is None:
                 raise ValueError(
-                    "this problem was made from a summary and knows no label per example; pass the summary as features, "
-                    "or make the problem with LayerPeeled(target, num_classes)."
+                    "this problem was made from a summary and knows no label per example; pass the summary as "
+                    "features, or make the problem with LayerPeeled(target, num_classes)."
                 )
             check_start(features, weight, bias, self.targets.size, self.num_classes)
             rows, scatter = summarize_in_memory(features, self.targets)
@@ -290,6 +325,7 @@ class LayerPeeled:
             rows,
             x,
             y,
+            self.spectrum.group,
             scatter,
             self.spectrum.untouched(weight),
             weight,
@@ -301,38 +337,34 @@ class LayerPeeled:
 
     def _commuting(self, start: Start, rates: Rates, symbol: Symbol, bias_decay: Tensor) -> Commuting:
         eps = torch.finfo(start.x.dtype).eps
-        growing, decaying = presence(self.spectrum, rates, start.x, start.y, start.rest, eps)
-        return commuting(self.spectrum, rates, symbol, bias_decay, growing, decaying)
+        return commuting(self.spectrum, rates, symbol, bias_decay, start.factor, eps)
 
     def _commuting_descent(
         self,
         start: Start,
         rates: Rates,
         schedules: tuple[Schedule, Schedule],
-        momentum: float,
-        dampening: float,
-        nesterov: bool,
-        decoupled: bool,
+        options: Momentum,
     ) -> Commuting | None:
         """The closed form where it applies: proportional rates, and steps below the point where signs alternate."""
         if not _together(schedules):
             return None
         shape = schedules[1].shape
-        if not momentum:
+        if not options.factor:
             if not self._small_steps(rates, shape.highest):
                 return None
             return self._commuting(start, rates, DescentSymbol(shape), self.weight_decay)
         shrink = torch.zeros_like(rates.features)
-        if decoupled:
+        if options.decoupled:
             shrink = rates.features * rates.feature_decay
             if shrink.item() != (rates.weight * rates.weight_decay).item():
                 return None
             none = torch.zeros_like(shrink)
             rates = Rates(rates.features, rates.weight, none, none)
         lowest = -(rates.mean_decay + eigen(self.spectrum, rates)[0].max()).item()
-        if 1 + momentum + shape.highest * ((1 + momentum) * lowest - shrink.item()) < 0:
+        if 1 + options.factor + shape.highest * ((1 + options.factor) * lowest - shrink.item()) < 0:
             return None
-        symbol = MomentumSymbol(shape, momentum, dampening, nesterov, decoupled, shrink)
+        symbol = MomentumSymbol(shape, options, shrink)
         solved = self._commuting(start, rates, symbol, self.weight_decay)
         return None if symbol.oscillates(solved.reference) else solved
 
@@ -406,8 +438,8 @@ def _check_class_weight(class_weight: Tensor | str | None, num_classes: int) -> 
     weights = torch.as_tensor(class_weight).to("cpu", torch.float64)
     if weights.shape != (num_classes,) or not bool(torch.isfinite(weights).all()) or bool((weights <= 0).any()):
         raise ValueError(
-            f"class_weight must hold {num_classes} positive, finite numbers, got shape {tuple(weights.shape)} with values "
-            f"from {weights.min().item():g} to {weights.max().item():g}. To leave a class out, drop its examples."
+            f"class_weight must hold {num_classes} positive, finite numbers, got shape {tuple(weights.shape)} with "
+            f"values from {weights.min().item():g} to {weights.max().item():g}. To leave a class out, drop its examples."
         )
     return weights
 

@@ -150,19 +150,21 @@ class Commuting:
         smaller = (eye - self.plus) * self.leads[:, 1:, None]
         return Lead(larger + smaller, self.leads.any(1))
 
-    def split(self, time: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The factor :math:`a(t)` of :math:`Z_\pi`, (*,), and the matrices of all the rest, (*, G, 2, 2), relative to the
-        leading scale; no cancellation, however small the rest has become."""
+    def split(self, time: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+        r"""The factor :math:`a(t)` of :math:`Z_\pi`, (*,), and the matrices of all the rest, (*, G, 2, 2).
+
+        Relative to the leading scale, and without cancellation, however small the rest has become.
+        """
         eye = torch.eye(2, dtype=torch.float64)
-        log, value = self.symbol.factors(time, self.reference, self.gaps[:, 0])
-        larger = torch.where(self.growing & ~self.leads[:, 0], value * torch.exp(log.clamp(max=0)), 0.0)
-        log, value = self.symbol.factors(time, self.reference, self.gaps[:, 1])
-        smaller = torch.where(self.decaying & ~self.leads[:, 1], value * torch.exp(log.clamp(max=0)), 0.0)
-        apart = larger[..., None, None] * self.plus + smaller[..., None, None] * (eye - self.plus)
-        whole = self.blocks(time).relative()
-        rest = torch.where(self.leads.any(1)[:, None, None], apart, whole)
+        whole = torch.where(self.leads.any(1)[:, None, None], 0.0, blocks.relative())
+        behind = torch.stack([self.growing, self.decaying], 1) & ~self.leads & self.leads.any(1, keepdim=True)
+        for group, smaller in behind.nonzero().tolist():  # the other part of a group that leads: rarely more than one
+            log, value = self.symbol.factors(time, self.reference, self.gaps[group, smaller, None])
+            part = eye - self.plus[group] if smaller else self.plus[group]
+            factor = (value * torch.exp(log))[..., None] * part
+            whole = whole.index_copy(-3, torch.tensor([group]), factor[..., None, :, :])
         none = torch.zeros(1, dtype=torch.float64)
-        return self.symbol.factors(time, self.reference, none)[1][..., 0], rest
+        return self.symbol.factors(time, self.reference, none)[1][..., 0], whole
 
     def growth(self, lr: Tensor) -> Tensor:
         """Exponent of the leading part per unit of time at a constant rate."""
@@ -209,11 +211,12 @@ def commuting(
     rates: Rates,
     symbol: Symbol,
     bias_decay: Tensor,
-    growing: Tensor,
-    decaying: Tensor,
+    factor: Tensor,
+    eps: float,
 ) -> Commuting:
-    """Choose the reference: the fastest part that the start really has."""
+    """Choose the reference: the fastest part that the start, given by its `factor`, really has."""
     radius, omega, plus = eigen(spectrum, rates)
+    growing, decaying = presence(plus.detach(), factor.detach(), eps)
     mean = rates.mean_decay
     exponents = torch.stack([omega, -mean - radius], 1).detach()
     present = torch.stack([growing, decaying], 1)
@@ -240,27 +243,18 @@ def commuting(
     )
 
 
-def presence(
-    spectrum: Spectrum, rates: Rates, x: Tensor, y: Tensor, rest: tuple[Tensor, Tensor], eps: float
-) -> tuple[Tensor, Tensor]:
-    """Which groups have a part on the larger and on the smaller eigenvalue, beyond rounding: (G,) bool each."""
-    _, _, plus = eigen(spectrum, rates)
-    plus = plus.detach()
-    minus = torch.eye(2, dtype=torch.float64) - plus
-    x, y = x.detach(), y.detach()
-    size_x = (x.double().pow(2).sum() + rest[0].detach() ** 2).sqrt().cpu()
-    size_y = (y.double().pow(2).sum() + rest[1].detach() ** 2).sqrt().cpu()
+def presence(plus: Tensor, factor: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Which groups have a part on the larger and on the smaller eigenvalue, beyond rounding: (G,) bool each.
+
+    Arguments:
+        plus: Projectors on the larger eigenvalue, (G, 2, 2).
+        factor: Coordinates of the start, (G, side, 2).
+        eps: Rounding unit of the start's dtype.
+    """
+    sizes = factor.pow(2).sum((0, 2)).sqrt()  # of all features, of all prototypes
     found = []
-    for projector in (plus, minus):
-        rows = projector[spectrum.group].to(x)
-        top = rows[:, 0, 0, None] * x + rows[:, 0, 1, None] * y
-        bottom = rows[:, 1, 0, None] * x + rows[:, 1, 1, None] * y
-        squares = torch.zeros(len(plus), 2, dtype=torch.float64)
-        for side, part in enumerate((top, bottom)):
-            per_row = part.double().pow(2).sum(1).cpu()
-            squares[:, side].index_add_(0, spectrum.group, per_row)
-        ends = torch.stack([projector[-1, 0, 0] * rest[0].detach(), projector[-1, 1, 1] * rest[1].detach()])
-        squares[-1] = ends**2
-        noise = 32 * eps * (projector[:, :, 0].abs() * size_x + projector[:, :, 1].abs() * size_y)
-        found.append((squares.sqrt() > noise).any(1))
+    for projector in (plus, torch.eye(2, dtype=torch.float64) - plus):
+        parts = (projector @ factor).norm(dim=-1)  # (G, side)
+        noise = 32 * eps * (projector.abs() @ sizes)
+        found.append((parts > noise).any(1))
     return found[0], found[1]

@@ -218,7 +218,7 @@ class Warmup:
 
 @dataclass(frozen=True)
 class FromCallable:
-    """Any function of time; its integral by adaptive Gauss-Legendre quadrature, differentiable in what `function` closes over."""
+    """Any function of time; its integral by adaptive quadrature, differentiable in what `function` closes over."""
 
     function: Callable[..., Any]
 
@@ -346,7 +346,7 @@ def exponential(lr: float | Tensor, decay: float) -> Schedule:
 
 
 def piecewise(boundaries: Sequence[float], values: Sequence[float]) -> Schedule:
-    """`values[0]` until `boundaries[0]`, `values[1]` until `boundaries[1]`, and so on; one more value than boundaries."""
+    """`values[0]` until `boundaries[0]`, `values[1]` until `boundaries[1]`, ...; one more value than boundaries."""
     if len(values) != len(boundaries) + 1:
         raise ValueError(
             f"piecewise() needs one more value than boundaries, got {len(values)} values "
@@ -361,7 +361,7 @@ def piecewise(boundaries: Sequence[float], values: Sequence[float]) -> Schedule:
 
 
 def warmup(schedule: Schedule | float | Tensor, duration: float, start: float = 0.0) -> Schedule:
-    """A straight line from `start` (a fraction of the peak) to the peak during `duration`, then `schedule` from its beginning."""
+    """A straight line from `start` (a fraction of the peak) to the peak during `duration`, then `schedule`."""
     after = as_schedule(schedule)
     return Schedule(after.peak, Warmup(_duration("duration", duration), scalar("start", start).item(), after.shape))
 

@@ -1,8 +1,8 @@
 r"""Roots of the secular equation :math:`1 + \varrho \sum_t m_t \beta_t / (\beta_t - \tau) = 0`  [eq: secular].
 
 This is the characteristic equation of :math:`\mathrm{diag}(\beta) + \varrho\, \sqrt\beta \sqrt\beta^\top` with
-multiplicities :math:`m_t`: the squared singular values of an imbalanced problem. A dense SVD finds them to an *absolute*
-error; here each root is found as an offset from its nearest pole, so that the distances of a root to all poles and to
+multiplicities :math:`m_t`: the squared singular values of an imbalanced problem. A dense SVD finds them to an
+*absolute* error; here each root is found as an offset from its nearest pole, so that the distances of a root to all poles and to
 all other roots keep full *relative* accuracy. Differences of exponents are what long times magnify.
 """
 
@@ -50,6 +50,9 @@ def solve_secular(beta: Tensor, multiplicity: Tensor, rho: Tensor, nu: Tensor) -
     """
     size = len(beta)
     above = bool(rho > 0)
+    if size == 1:  # balanced: the equation is linear
+        span = rho * multiplicity * beta
+        return SecularRoots(beta + span, -span[:, None], -1 / (multiplicity * beta)[:, None], above)
     mass = multiplicity * beta
     own = torch.arange(size)
     other = own - 1 if above else own + 1
@@ -91,7 +94,7 @@ def solve_secular(beta: Tensor, multiplicity: Tensor, rho: Tensor, nu: Tensor) -
     from_own = near_own | from_bound
     direction = torch.where(from_zero, 1.0, torch.where(from_own, side, -side))
     resting = (rho == 0) | (from_zero & (nu == 0))  # on the pole, or at zero
-    reach = torch.where(from_bound, 1.0, 0.75) * width  # past the middle, short of the pole beyond
+    reach = torch.where(from_bound, 2.0, 0.75) * width  # past the middle, short of the pole beyond
     # the sign of the residual at the origin: nu^2 at zero, -rho times the pole's mass at a pole
     start_sign = torch.where(from_zero, 1.0, 1.0 if rho < 0 else -1.0)
     with torch.no_grad():

@@ -29,7 +29,7 @@ EPS = torch.finfo(torch.float64).eps
 
 @dataclass(frozen=True)
 class Gamma:
-    r""":math:`\gamma` with what depends on it alone, exact at its two special values  [eq: nu].
+    r""":math:`\gamma` with what depends on it alone, exact near its special values  [eq: nu].
 
     :math:`\nu = ((C-1)\gamma - 1) / (1+\gamma)` is minus the ratio of the two balanced singular values: -1 at
     :math:`\gamma = 0`, 0 at :math:`1/(C-1)`, 1 at :math:`2/(C-2)`. A float that equals one of these fractions when
@@ -38,6 +38,8 @@ class Gamma:
 
     value: Tensor  # ()
     nu: Tensor  # ()
+    above: Tensor  # (), nu + 1
+    below: Tensor  # (), nu - 1
     exact: Decimal
 
     @property
@@ -46,16 +48,21 @@ class Gamma:
 
 
 def as_gamma(value: Tensor, num_classes: int) -> Gamma:
+    """Values from exact arithmetic, so that no difference is lost to rounding; slopes from autograd."""
     plain = value.item()
-    nu = ((num_classes - 1) * value - 1) / (1 + value)
     with localcontext() as context:
         context.prec = EXACT_DIGITS
         exact = Decimal(plain)
         if plain == 1 / (num_classes - 1):
-            exact, nu = Decimal(1) / (num_classes - 1), nu - nu.detach()
+            exact = Decimal(1) / (num_classes - 1)
         elif num_classes > 2 and plain == 2 / (num_classes - 2):
-            exact, nu = Decimal(2) / (num_classes - 2), nu - nu.detach() + 1
-    return Gamma(value, nu, exact)
+            exact = Decimal(2) / (num_classes - 2)
+        nu = ((num_classes - 1) * exact - 1) / (1 + exact)
+        tiny = Decimal(10) ** (4 - EXACT_DIGITS)
+        values = [float(x) if abs(x) > tiny else 0.0 for x in (nu, nu + 1, nu - 1)]
+    slope = ((num_classes - 1) * value - 1) / (1 + value)
+    moving = slope - slope.detach()
+    return Gamma(value, values[0] + moving, values[1] + moving, values[2] + moving, exact)
 
 
 @dataclass(frozen=True)
@@ -209,11 +216,10 @@ def hard_spectrum(counts: Tensor, gamma: Gamma, class_weight: Tensor | str | Non
     level, beta, members = _levels(beta_all)
     multiplicity = torch.bincount(level, minlength=len(beta)).double()
     top = beta[0].clone()
-    nu = gamma.nu
-    rho = (nu - 1) * (nu + 1) / size
-    roots = solve_secular(beta / top, multiplicity, rho, nu)
+    rho = gamma.below * gamma.above / size
+    roots = solve_secular(beta / top, multiplicity, rho, gamma.nu)
     scale = gamma.growth * top.sqrt() / norm
-    signed_roots, left, right = _vectors(roots, beta / top, multiplicity, nu, size)
+    signed_roots, left, right = _vectors(roots, beta / top, multiplicity, gamma, size)
     poles = (multiplicity >= 2).nonzero().flatten()
     tied = (multiplicity[level] >= 2).nonzero().flatten()
     tie_group = torch.full((len(beta),), -1).index_copy(0, poles, torch.arange(len(poles)))
@@ -254,23 +260,23 @@ def _levels(beta: Tensor) -> tuple[Tensor, Tensor, list[int]]:
 
 
 def _vectors(
-    roots: SecularRoots, beta: Tensor, multiplicity: Tensor, nu: Tensor, num_classes: int
+    roots: SecularRoots, beta: Tensor, multiplicity: Tensor, gamma: Gamma, num_classes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Signed square roots of the :math:`\tau_k` and the singular vectors on the levels  [eq: secular-vectors].
 
     :math:`v_t \propto \sqrt{m_t \beta_t} / (\beta_t - \tau)` and
-    :math:`u_t \propto \sqrt{m_t}\,(\tau / (\beta_t - \tau) + \nu / (\nu - 1))`, both multiplied by :math:`\varrho`, which
-    keeps them regular where it vanishes. The last root vanishes with :math:`\nu`; it is written as :math:`\nu` times a
+    :math:`u_t \propto \sqrt{m_t}\,(\tau / (\beta_t - \tau) + \nu / (\nu - 1))`, both multiplied by :math:`\varrho`,
+    which keeps them regular where it vanishes. The last root vanishes with :math:`\nu`; it is written as :math:`\nu` times a
     positive factor, so that its singular value keeps a sign and its relative accuracy.
     """
-    weight = multiplicity.sqrt()
+    nu, weight = gamma.nu, multiplicity.sqrt()
     right = weight * beta.sqrt() * roots.pull  # (T, T), a row per root
-    left = weight * (roots.tau[:, None] * roots.pull + nu * (nu + 1) / num_classes)
+    left = weight * (roots.tau[:, None] * roots.pull + nu * gamma.above / num_classes)
     signed = roots.tau.clamp(min=0).sqrt() if not roots.tau.requires_grad else _safe_sqrt(roots.tau)
     if not roots.above or len(beta) == 1:
         spread = -(multiplicity * roots.pull[-1]).sum()
         last = -nu / spread.sqrt()
-        last_left = -weight * (roots.pull[-1] * nu / spread + (nu + 1) / num_classes)
+        last_left = -weight * (roots.pull[-1] * nu / spread + gamma.above / num_classes)
         signed = torch.cat([signed[:-1], last[None]])
         left = torch.cat([left[:-1], last_left[None]])
     left = left / left.norm(dim=1, keepdim=True)
@@ -292,7 +298,7 @@ def soft_spectrum(factor: Tensor, gamma: Gamma, class_weight: Tensor | None) -> 
     centered = weighted - weighted.mean(0)
     # E = (1 + gamma)(I - 11^T / C) - (1 + gamma) nu 11^T / C: exactly centred at gamma = 1/(C-1)
     small = gamma.growth / (weight @ mass) * (centered - gamma.nu * weighted.mean(0).expand_as(weighted))
-    left, sigma, right = _ThinSVD.apply(small)
+    left, sigma, right = _ThinSVD.apply(small)  # type: ignore[no-untyped-call]
     group, level = _clusters(sigma.detach(), num_classes)
     members = torch.bincount(group).double()
     merged = torch.zeros(len(level), dtype=torch.float64).index_add(0, group, sigma) / members

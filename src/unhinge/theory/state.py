@@ -27,14 +27,14 @@ class State:
 
     def normalized(self) -> State:
         r""":math:`Z / \|Z\|` with :math:`Z = (H, W)`, Frobenius norm; a zero state stays zero."""
-        squares = self.features.double().pow(2).sum((-2, -1)) + self.weight.double().pow(2).sum((-2, -1))
-        norm = squares.sqrt().to(self.features)[..., None, None]
+        features, weight = (part.double().norm(dim=(-2, -1)) for part in (self.features, self.weight))
+        norm = torch.hypot(features, weight).to(self.features)[..., None, None]
         norm = torch.where(norm > 0, norm, 1.0)
         return State(self.features / norm, self.weight / norm)
 
 
 def fitting_scale(log_norm: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a state of this norm fits its dtype, the logarithm of the norm where it does not."""
-    room = 0.9 * math.log(torch.finfo(dtype).max)
+    """0 where a state of this norm, and its square, fit the dtype; the logarithm of the norm where they do not."""
+    room = 0.45 * math.log(torch.finfo(dtype).max)
     fits = (log_norm.abs() < room) | torch.isinf(log_norm)
     return torch.where(fits, 0.0, log_norm)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unhinge.theory.targets import SoftTargets, Targets, as_targets, class_sums
+from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.validation import check_counts, check_labels, check_soft_labels, check_tensor
 
 __all__ = ["HardSummary", "SoftSummary", "Summary", "summarize", "summarize_in_memory"]
@@ -123,18 +123,41 @@ def _check_mergeable(a: Summary, b: Summary) -> None:
 def summarize_in_memory(features: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     r"""The reduced features :math:`B^\top H` and the squared norm of the rest, differentiable in `features`."""
     rows = targets.reduce(features)
+    if isinstance(targets, HardTargets) and not features.requires_grad:
+        centers = rows / targets.counts.to(rows).sqrt()[:, None]
+        return rows, scatter_around(centers, features, targets.labels)
     rest = features - targets.expand(rows)
     return rows, rest.double().pow(2).sum().cpu()
 
 
-def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int, block: int = 256) -> Summary:
+def scatter_around(centers: Tensor, features: Tensor, labels: Tensor, sums: Tensor | None = None) -> Tensor:
+    """Sum of the squared distances of the features from the center of their class, in float64.
+
+    In blocks of about two megabytes, so that the differences stay in the processor's cache: one pass over memory. With
+    `sums` given, the differences (center minus feature) of each class are added to it in the same pass.
+    """
+    count, width = features.shape
+    size = max(1, min(count, (1 << 21) // max(1, width * features.element_size())))
+    buffer = features.new_empty(size, width)
+    labels = labels.to(features.device)
+    total = 0.0
+    for start in range(0, count, size):
+        rows, kinds = features[start : start + size], labels[start : start + size]
+        apart = torch.index_select(centers, 0, kinds, out=buffer[: len(rows)]).sub_(rows)
+        for part in apart.view(-1).split(1 << 16):  # short sums: float32 rounding stays at its own level
+            total += torch.dot(part, part).item()
+        if sums is not None:
+            sums.index_add_(0, kinds, apart)
+    return torch.tensor(total, dtype=torch.float64)
+
+
+def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Summary:
     r"""One pass over `batches` of `(features, labels)`; memory does not depend on the number of examples.
 
     Arguments:
         batches: Any iterable of pairs, for example a ``DataLoader`` or slices of a memory-mapped file. Features
             :math:`(b, p)`, labels :math:`(b,)` integers or :math:`(b, C)` probabilities.
         num_classes: The number of classes :math:`C`.
-        block: Rows taken together; the default keeps a block of common width in the processor's cache.
 
     Example:
         >>> x, y = torch.randn(12, 3, dtype=torch.float64), torch.arange(12) % 4
@@ -143,45 +166,69 @@ def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int, block:
         >>> torch.allclose(whole.reduced(), parts.reduced()), torch.allclose(whole.scatter, parts.scatter)
         (True, True)
     """
-    total: Summary | None = None
+    hard: _HardPass | None = None
+    soft: SoftSummary | None = None
     for features, labels in batches:
-        if not isinstance(labels, Tensor) or len(labels) != len(features):
+        if len(labels) != len(features):
             raise ValueError(
                 "each batch must be a pair (features, labels) of tensors of the same length, "
-                f"got {type(labels).__name__} for {len(features)} features."
+                f"got {len(labels)} labels for {len(features)} features."
             )
         check_tensor("features", features, (None, None))
+        if (hard if labels.is_floating_point() else soft) is not None:
+            raise ValueError("all batches must have the same kind of labels: integers, or all probabilities.")
         if labels.is_floating_point():
-            total = _add_soft(total, features, labels, num_classes)
+            part = _soft_summary(features.detach(), labels, num_classes)
+            soft = part if soft is None else soft + part
         else:
-            total = _add_hard(total, features, check_labels(labels, num_classes), num_classes, block)
-    if total is None:
+            hard = _HardPass(features, num_classes) if hard is None else hard
+            hard.add(features.detach(), check_labels(labels, num_classes))
+    if soft is not None:
+        return soft
+    if hard is None:
         raise ValueError("the iterable of batches is empty; it must yield (features, labels) pairs.")
-    return total
+    return hard.summary()
 
 
-def _add_soft(total: Summary | None, features: Tensor, labels: Tensor, num_classes: int) -> Summary:
+def _soft_summary(features: Tensor, labels: Tensor, num_classes: int) -> SoftSummary:
     targets = as_targets(check_soft_labels(labels, num_classes), num_classes)
     assert isinstance(targets, SoftTargets)
     rows, scatter = summarize_in_memory(features, targets)
-    part = SoftSummary(targets.factor, rows, scatter, len(features), features.dtype)
-    if total is None:
-        return part
-    _check_mergeable(total, part)
-    assert isinstance(total, SoftSummary)
-    return total + part
+    return SoftSummary(targets.factor, rows, scatter, len(features), features.dtype)
 
 
-def _add_hard(total: Summary | None, features: Tensor, labels: Tensor, num_classes: int, block: int) -> Summary:
-    counts = torch.bincount(labels.cpu(), minlength=num_classes)
-    sums = class_sums(features, labels, num_classes)
-    center = sums / counts.clamp(min=1).to(sums)[:, None]
-    scatter = features.new_zeros((), dtype=torch.float64)
-    for rows, kinds in zip(features.split(block), labels.split(block), strict=True):
-        scatter = scatter + (rows - center[kinds]).double().pow(2).sum()
-    part = HardSummary(counts, sums.double(), scatter.cpu(), features.dtype)
-    if total is None:
-        return part
-    _check_mergeable(total, part)
-    assert isinstance(total, HardSummary)
-    return total + part
+class _HardPass:
+    """The running sums of one pass, in place: differences from the first feature seen of each class.
+
+    A class's first feature lies within its scatter, so neither the sums nor the squares cancel when the means are read
+    off at the end, even if the features have almost collapsed.
+    """
+
+    def __init__(self, like: Tensor, num_classes: int) -> None:
+        self.counts = torch.zeros(num_classes, dtype=torch.int64)
+        self.centers = like.new_zeros(num_classes, like.shape[1])
+        self.sums = torch.zeros_like(self.centers)
+        self.squares = torch.zeros((), dtype=torch.float64)
+
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        if features.dtype != self.centers.dtype or features.shape[1] != self.centers.shape[1]:
+            raise ValueError(
+                f"all batches must have features of one dtype and width, got {features.dtype} of width "
+                f"{features.shape[1]} after {self.centers.dtype} of width {self.centers.shape[1]}."
+            )
+        here = torch.bincount(labels.cpu(), minlength=len(self.counts))
+        new = ((self.counts == 0) & (here > 0)).to(labels.device)
+        if bool(new.any()):
+            order = torch.arange(len(labels) - 1, -1, -1, device=labels.device)
+            first = torch.zeros(len(here), dtype=torch.int64, device=labels.device)
+            first[labels[order]] = order
+            self.centers[new] = features[first[new]]
+        self.squares += scatter_around(self.centers, features, labels, self.sums)
+        self.counts += here
+
+    def summary(self) -> HardSummary:
+        counts = self.counts.double().to(self.sums.device)[:, None]
+        shift = self.sums.double() / counts.clamp(min=1)  # center minus mean
+        scatter = self.squares - (counts * shift.pow(2)).sum().cpu()
+        sums = counts * (self.centers.double() - shift)
+        return HardSummary(self.counts, sums, scatter.clamp(min=0), self.centers.dtype)

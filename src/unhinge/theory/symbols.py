@@ -22,7 +22,7 @@ from unhinge.theory.products import ordered_products
 from unhinge.theory.schedules import Constant, Shape
 from unhinge.theory.validation import check_steps, check_times
 
-__all__ = ["DescentSymbol", "FlowSymbol", "MomentumSymbol", "Symbol", "falling"]
+__all__ = ["DescentSymbol", "FlowSymbol", "Momentum", "MomentumSymbol", "Symbol", "falling"]
 
 
 def falling(x: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class FlowSymbol:
 
 @dataclass(frozen=True)
 class DescentSymbol:
-    r"""Plain gradient descent, :math:`\Pi = \prod_{j<k}(1 + \eta_j\omega)`; needs :math:`1 + \eta_j\omega > 0` at every base."""
+    r"""Plain descent, :math:`\Pi = \prod_{j<k}(1 + \eta_j\omega)`; needs :math:`1 + \eta_j\omega > 0` at each base."""
 
     shape: Shape
 
@@ -113,9 +113,10 @@ class DescentSymbol:
             return -rate * gap / (1 + rate * base)
 
         log = accumulate(self.shape, time, lambda rate: log_abs1p(drop(rate)))
+        if bool((self.shape.highest * gap < 1 + self.shape.highest * base).all()):
+            return log, torch.ones_like(log)  # no step is long enough to change a sign
         flips = accumulate(self.shape, time, lambda rate: (drop(rate.detach()).detach() < -1).double())
-        sign = torch.where(flips % 2 == 0, 1.0, -1.0)
-        return log, sign
+        return log, torch.where(flips % 2 == 0, 1.0, -1.0)
 
     def slope(self, time: Tensor, base: Tensor) -> Tensor:
         return accumulate(self.shape, time, lambda rate: rate[:, None] / (1 + rate[:, None] * base))
@@ -140,6 +141,16 @@ class DescentSymbol:
 
 
 @dataclass(frozen=True)
+class Momentum:
+    """The options of ``torch.optim.SGD`` beyond its rate; `decoupled` decay multiplies, it does not enter the gradient."""
+
+    factor: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    decoupled: bool = False
+
+
+@dataclass(frozen=True)
 class MomentumSymbol:
     r"""``torch.optim.SGD`` with momentum, in one eigenvalue.
 
@@ -149,10 +160,7 @@ class MomentumSymbol:
     """
 
     shape: Shape
-    momentum: float
-    dampening: float
-    nesterov: bool
-    decoupled: bool
+    options: Momentum
     shrink: Tensor  # (), decoupled decay common to features and prototypes; 0 if coupled
 
     def times(self, time: object) -> Tensor:
@@ -161,18 +169,18 @@ class MomentumSymbol:
     def matrices(self, rate: Tensor, omega: Tensor) -> Tensor:
         r"""One later step on :math:`(z, b)`, shape :math:`(\#rate, K, 2, 2)`."""
         rate = rate[:, None]
-        fresh = (1 - self.dampening) * omega
+        fresh = (1 - self.options.dampening) * omega
         keep = 1 - rate * self.shrink
-        if self.nesterov:
-            top = keep + rate * (omega + self.momentum * fresh), -rate * self.momentum**2
+        if self.options.nesterov:
+            top = keep + rate * (omega + self.options.factor * fresh), -rate * self.options.factor**2
         else:
-            top = keep + rate * fresh, -rate * self.momentum
-        rows = [*top, -fresh, torch.full_like(fresh, self.momentum)]
+            top = keep + rate * fresh, -rate * self.options.factor
+        rows = [*top, -fresh, torch.full_like(fresh, self.options.factor)]
         return torch.stack([row.expand(len(rate), len(omega)) for row in rows], -1).unflatten(-1, (2, 2))
 
     def first(self, rate: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
         """The state after the special first step from z = 1."""
-        push = 1 + self.momentum if self.nesterov else 1.0
+        push = 1 + self.options.factor if self.options.nesterov else 1.0
         return 1 - rate * self.shrink + rate * push * omega, -omega
 
     def values(self, time: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,11 +210,15 @@ class MomentumSymbol:
     def _power(self, later: Tensor, rate: Tensor, omega: Tensor, z: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """The same step repeated, through its two roots: 1 + small for the slow one, found without cancellation."""
         matrix = self.matrices(rate[None], omega)[0]
-        trace = matrix[:, 0, 0] + self.momentum
-        det = matrix[:, 0, 0] * self.momentum - matrix[:, 0, 1] * matrix[:, 1, 0]
-        fresh = (1 - self.dampening) * omega
-        push = rate * (omega * (1 - self.momentum) + self.momentum * fresh) if self.nesterov else rate * fresh
-        at_one = (1 - self.momentum) * rate * self.shrink - push  # characteristic polynomial at 1
+        trace = matrix[:, 0, 0] + self.options.factor
+        det = matrix[:, 0, 0] * self.options.factor - matrix[:, 0, 1] * matrix[:, 1, 0]
+        fresh = (1 - self.options.dampening) * omega
+        push = (
+            rate * (omega * (1 - self.options.factor) + self.options.factor * fresh)
+            if self.options.nesterov
+            else rate * fresh
+        )
+        at_one = (1 - self.options.factor) * rate * self.shrink - push  # characteristic polynomial at 1
         slope = 2 - trace
         square = slope**2 - 4 * at_one
         real = square >= 0
@@ -214,7 +226,6 @@ class MomentumSymbol:
         small = torch.where(slope > 0, -2 * at_one / (slope + root).clamp(min=1e-300), (root - slope) / 2)
         mirrored = trace < 0  # then the other root is the larger
         lead = torch.where(mirrored, (trace - root) / 2, 1 + small)
-        rest = torch.where(mirrored, (trace + root) / 2, trace - lead)
         log_lead = torch.where(mirrored, log_abs1p(lead - 1), torch.log1p(torch.where(mirrored, 0.0, small)))
         half_det = torch.where(real, 1.0, det).log() / 2
         j = later[..., None].double()
@@ -257,21 +268,21 @@ class MomentumSymbol:
         return (up * torch.exp(up_log - log) - down * torch.exp(down_log - log)) / (2 * width * value)
 
     def bias(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-        coupled = not self.decoupled
+        coupled = not self.options.decoupled
         eta = rate.reshape(1, 1)
 
         def step(rates: Tensor, fresh: float, first: bool) -> Tensor:
             """One step on (bias, buffer, 1) with gradient decay * bias - 1 (or -1 alone if decoupled)."""
             pull = decay if coupled else torch.zeros_like(decay)
             keep = 1 - rates * (0.0 if coupled else decay)
-            mu = 0.0 if first else self.momentum
+            mu = 0.0 if first else self.options.factor
             zero, one = torch.zeros_like(rates), torch.ones_like(rates)
             buffer = [fresh * pull * one, mu * one, -fresh * one]
-            if self.nesterov:
+            if self.options.nesterov:
                 used = [
-                    pull * one + self.momentum * buffer[0],
-                    self.momentum * buffer[1],
-                    -one + self.momentum * buffer[2],
+                    pull * one + self.options.factor * buffer[0],
+                    self.options.factor * buffer[1],
+                    -one + self.options.factor * buffer[2],
                 ]
             else:
                 used = buffer
@@ -280,7 +291,7 @@ class MomentumSymbol:
             return torch.stack(rows, -1).unflatten(-1, (3, 3))
 
         def later(start: int, stop: int) -> Tensor:
-            return step(_rates(self.shape, start + 1, stop + 1)[:, None] * eta, 1 - self.dampening, False)
+            return step(_rates(self.shape, start + 1, stop + 1)[:, None] * eta, 1 - self.options.dampening, False)
 
         settles = max(0, math.ceil(min(self.shape.settles, 2.0**62)) - 1)
         log, product = ordered_products(later, (time - 1).clamp(min=0), settles)
@@ -296,9 +307,7 @@ class MomentumSymbol:
 
     def growth(self, base: Tensor, lr: Tensor) -> Tensor:
         omega = base.reshape(-1) * lr
-        steady = MomentumSymbol(
-            Constant(), self.momentum, self.dampening, self.nesterov, self.decoupled, self.shrink * lr
-        )
+        steady = MomentumSymbol(Constant(), self.options, self.shrink * lr)
         z, b = steady.first(torch.ones((), dtype=torch.float64), omega)
         log, _ = steady._power(torch.ones((), dtype=torch.int64), torch.ones((), dtype=torch.float64), omega, z, b)
         return log.reshape(base.shape)
