@@ -258,6 +258,7 @@ def ordered_descent(
     features, weight = schedules
     settles = max(s.shape.settles if s.peak.item() else 0.0 for s in schedules)
     settled = math.ceil(min(settles, 2.0**62))
+    moving = any(s.peak.item() * _floor(s) > 0 for s in schedules) or settles == math.inf
     size = 4 if momentum.factor else 2
     decays = torch.stack([rates.feature_decay, rates.weight_decay])
     zero = torch.zeros_like(sigma)
@@ -288,6 +289,8 @@ def ordered_descent(
 
     def state(time: Tensor) -> tuple[Tensor, Tensor]:
         """(log, matrices (*, G, d, 2)) from the start to the state, buffers included."""
+        if not moving:
+            time = time.clamp(max=settled)
         log, product = ordered_products(later, (time - 1).clamp(min=0), max(settled - 1, 0))
         first = step(rate(0, 1), 1.0, 0.0)[0][..., :2]
         log, matrix = normalized(log, product @ first)
@@ -314,7 +317,7 @@ def ordered_descent(
         products,
         lambda time: symbol.bias(time, rates.weight, rates.weight_decay),
         settles,
-        any(s.peak.item() * _floor(s) > 0 for s in schedules) or settles == math.inf,
+        moving,
         tail,
     )
 

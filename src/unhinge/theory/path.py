@@ -65,7 +65,13 @@ class Start:
         factor = torch.stack([long, torch.zeros_like(long), slope * long, tall], -1)
         aside = zero if self.aside is None else safe_sqrt(self.aside.double().pow(2).sum().cpu())
         rest = torch.stack([safe_sqrt(self.scatter), zero, zero, aside])
-        return torch.cat([factor, rest[None]]).unflatten(-1, (2, 2))
+        result = torch.cat([factor, rest[None]]).unflatten(-1, (2, 2))
+        if not torch.isfinite(result.detach()).all():
+            raise ValueError(
+                "the squared norm of the start overflows. The dynamics is linear: divide features and weight by one "
+                "common factor, and the answers scale with it."
+            )
+        return result
 
 
 @dataclass(frozen=True)

@@ -261,11 +261,11 @@ class LayerPeeled:
         Arguments:
             features: Initial features :math:`(n, p)`.
             weight: Initial prototypes :math:`(C, p)`.
-            kernel: :math:`K`, symmetric and positive semidefinite, singular or not. Shape :math:`(n, n)`: the same kernel
-                for each of the p entries of a feature. Shape :math:`(n p, n p)`: indexed by ``features.reshape(-1)``. Or
-                an operator: a function of rows :math:`(n, p)` or of a vector :math:`(n p,)`, a scipy ``LinearOperator``,
-                or what :func:`~unhinge.theory.ntk.empirical_ntk` returns; it is asked for C p products, and only once if
-                its attribute `kind` is ``"example"`` (it then takes any number of columns).
+            kernel: :math:`K`, symmetric and positive semidefinite, singular or not. Shape :math:`(n, n)`: the same for
+                each of the p entries of a feature. Shape :math:`(n p, n p)`: indexed by ``features.reshape(-1)``. Or an
+                operator: a function of rows :math:`(n, p)` or of a vector :math:`(n p,)`, a scipy ``LinearOperator``,
+                or what :func:`~unhinge.theory.ntk.empirical_ntk` returns; it is asked for C p products, and only for
+                one if its attribute `kind` is ``"example"`` (it then takes any number of columns).
             lr: As in :meth:`flow`; the rates of a pair must be proportional.
             bias: Initial biases :math:`(C,)`, or `None` for a model without.
 
@@ -279,9 +279,7 @@ class LayerPeeled:
             tensor(0., dtype=torch.float64)
         """
         decays = self.feature_decay, self.weight_decay
-        return solve_kernel(
-            self.targets, self.spectrum, self.bias_drive, decays, features, weight, kernel, lr, bias
-        )
+        return solve_kernel(self.targets, self.spectrum, self.bias_drive, decays, features, weight, kernel, lr, bias)
 
     # ---- assembly ------------------------------------------------------------------------------------------------
 

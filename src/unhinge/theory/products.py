@@ -79,7 +79,7 @@ def ordered_products(
         log = log.index_put((asked,), part_log[at])
         result = result.index_put((asked,), part[at])
         carry_log, carry = part_log[-1], part[-1]
-    beyond = flat - last
+    beyond = (flat - last).clamp(min=0)
     if bool((beyond > 0).any()):
         tail_log, tail = power(matrices(settles, settles + 1)[0], beyond)
         log, result = normalized(log + tail_log, tail @ result)

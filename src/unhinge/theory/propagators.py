@@ -235,9 +235,7 @@ def commuting(
         reference = safe_divide(product * excess, radius[group] + mean)
         gaps = torch.stack([falls, falls + 2 * radius], 1)
         omega = omega.index_put((torch.tensor([group]),), reference)
-    tolerance = 8 * EPS * (radius[group] + mean).detach()
-    leads = present & (gaps.detach().abs() <= tolerance)
-    gaps = torch.where(leads, gaps - gaps.detach(), gaps)
+    leads = present & (gaps.detach() == 0)  # ties are exact: equal counts, gamma at a special value, merged soft modes
     return Commuting(
         spectrum, rates, symbol, bias_decay, radius, omega, plus, growing, decaying, reference, gaps, leads
     )

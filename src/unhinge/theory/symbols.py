@@ -185,6 +185,7 @@ class MomentumSymbol:
 
     def values(self, time: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
         """(log-scale, value) of the response at each time and eigenvalue, shape (*, K) each."""
+        time = until_rest(self.shape, time)
         rate = self.shape.value(torch.zeros(1, dtype=torch.float64))[0]
         z, b = self.first(rate, omega)
         later = (time - 1).clamp(min=0)
@@ -268,6 +269,7 @@ class MomentumSymbol:
         return (up * torch.exp(up_log - log) - down * torch.exp(down_log - log)) / (2 * width * value)
 
     def bias(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+        time = until_rest(self.shape, time)
         coupled = not self.options.decoupled
         eta = rate.reshape(1, 1)
 
@@ -315,6 +317,11 @@ class MomentumSymbol:
 
 def _rates(shape: Shape, start: int, stop: int) -> Tensor:
     return shape.value(torch.arange(start, stop, dtype=torch.float64))
+
+
+def until_rest(shape: Shape, steps: Tensor) -> Tensor:
+    """Steps after which the rate is zero change nothing: count none of them."""
+    return steps.clamp(max=math.ceil(shape.settles)) if shape.floor == 0 else steps
 
 
 def accumulate(shape: Shape, steps: Tensor, term: Callable[[Tensor], Tensor]) -> Tensor:

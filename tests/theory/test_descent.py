@@ -1,0 +1,209 @@
+"""Descent against torch.optim.SGD itself, step by step."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from oracles import joint_norm, run_sgd
+from strategies import Case, make_case, named_cases
+
+from unhinge import constant, cosine, exponential, piecewise, step, warmup
+
+NAMED = named_cases()
+STEPS = [0, 1, 2, 3, 10, 77, 300]
+OPTIONS = {
+    "plain": {},
+    "momentum": {"momentum": 0.9},
+    "dampening": {"momentum": 0.8, "dampening": 0.3},
+    "full dampening": {"momentum": 0.5, "dampening": 1.0},
+    "nesterov": {"momentum": 0.9, "nesterov": True},
+    "decoupled": {"decoupled": True},
+    "decoupled momentum": {"momentum": 0.9, "decoupled": True},
+    "decoupled nesterov": {"momentum": 0.7, "nesterov": True, "decoupled": True},
+    "decoupled dampening": {"momentum": 0.6, "dampening": 0.5, "decoupled": True},
+}
+# SGD rounds its state at every step: after k of them it is itself off by about k eps, more where steps cancel.
+BUDGET = 1e-12
+
+
+def agree(case: Case, path, rates, steps=STEPS, frozen: bool = False, budget: float = BUDGET, **options) -> None:
+    expected = run_sgd(case, rates, steps, frozen=frozen, **options)
+    states = path.at(torch.tensor(steps))
+    assert states.log_scale is None or bool((states.log_scale == 0).all())
+    top = 0.0
+    for i, (features, weight, bias) in enumerate(expected):
+        top = max(top, 1e-3, joint_norm(features, weight).item())
+        error = joint_norm(states.features[i] - features, states.weight[i] - weight).item()
+        assert error <= budget * top, f"step {steps[i]}: off by {error / top:.3g} of the norm"
+        if bias is not None:
+            assert (states.bias[i] - bias).abs().max().item() <= budget * max(1.0, bias.abs().max().item())
+
+
+def same(rate: float):
+    return lambda k: rate
+
+
+def decays(case: Case) -> Case:
+    """The case with decays, so that the ways to apply them differ."""
+    return case.change(feature_decay=0.03, weight_decay=0.08)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("name", NAMED)
+def test_descent_is_sgd(name, options):
+    case = decays(NAMED[name])
+    agree(case, case.descent(**options), tuple(same(rate) for rate in case.lr), **options)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_descent_without_decay_is_sgd(options):
+    case = make_case([4, 2, 1], gamma=0.3, bias=True, lr=(0.5, 0.2))
+    agree(case, case.descent(**options), tuple(same(rate) for rate in case.lr), **options)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("pair", [(0.2, 0.0), (0.0, 0.2)], ids=str)
+@pytest.mark.parametrize("decayed", [False, True], ids=["free", "decayed"])
+def test_descent_with_one_rate_zero_is_sgd(pair, options, decayed):
+    case = make_case([3, 2, 1], gamma=0.4, bias=True, lr=pair)
+    case = decays(case) if decayed else case
+    agree(case, case.descent(**options), tuple(same(rate) for rate in pair), **options)
+
+
+def halves(k) -> float:
+    return 0.3 / (1 + 0.1 * float(k))
+
+
+SCHEDULES = {
+    "cosine": (cosine(0.3, total=200), lambda k: 0.15 * (1 + math.cos(math.pi * min(k, 200) / 200))),
+    "cosine with an end": (
+        cosine(0.3, total=100, end=0.02),
+        lambda k: 0.02 + 0.14 * (1 + math.cos(math.pi * min(k, 100) / 100)),
+    ),
+    "step": (step(0.3, every=30, factor=0.5), lambda k: 0.3 * 0.5 ** (k // 30)),
+    "step at times": (step(0.3, every=[20, 90], factor=0.1), lambda k: 0.3 * 0.1 ** ((k >= 20) + (k >= 90))),
+    "exponential": (exponential(0.3, decay=0.98), lambda k: 0.3 * 0.98**k),
+    "warmup": (warmup(0.3, duration=25), lambda k: 0.3 * min(k / 25, 1.0)),
+    "warmup then cosine": (
+        warmup(cosine(0.3, total=150), duration=20, start=0.1),
+        lambda k: 0.3 * (0.1 + 0.9 * k / 20) if k < 20 else 0.15 * (1 + math.cos(math.pi * min(k - 20, 150) / 150)),
+    ),
+    "piecewise": (piecewise([10, 60], [0.1, 0.3, 0.05]), lambda k: 0.1 if k < 10 else (0.3 if k < 60 else 0.05)),
+    "callable": (halves, halves),
+}
+
+
+@pytest.mark.parametrize("options", [OPTIONS["plain"], OPTIONS["momentum"], OPTIONS["decoupled nesterov"]], ids=str)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_descent_follows_schedules_as_sgd_does(name, options):
+    schedule, rate = SCHEDULES[name]
+    case = decays(make_case([3, 2, 2], gamma=0.3, bias=True))
+    agree(case, case.descent(lr=schedule, **options), (rate, rate), **options)
+
+
+@pytest.mark.parametrize("options", [OPTIONS["plain"], OPTIONS["dampening"]], ids=str)
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "callable"])
+def test_descent_follows_proportional_pairs_as_sgd_does(name, options):
+    schedule, rate = SCHEDULES[name]
+    case = decays(make_case([3, 3], gamma=0.3, bias=True))
+    path = case.descent(lr=(0.5 * schedule, schedule), **options)
+    agree(case, path, (lambda k: 0.5 * rate(k), rate), **options)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("names", [("cosine", "step"), ("warmup", "callable"), ("exponential", "piecewise")], ids=str)
+def test_descent_follows_unrelated_pairs_as_sgd_does(names, options):
+    (one, rate_one), (two, rate_two) = (SCHEDULES[name] for name in names)
+    case = decays(make_case([3, 2, 1], gamma=0.3, bias=True))
+    agree(case, case.descent(lr=(one, two), **options), (rate_one, rate_two), **options)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("rate", [3.0, 15.0, 30.0])
+def test_descent_with_steps_too_large_is_still_sgd(rate, options):
+    """lr * decay beyond 1 and beyond 2: signs alternate, norms explode, and the answer is that of SGD."""
+    case = make_case([2, 2, 2], gamma=0.3, feature_decay=0.12, weight_decay=0.1, bias=True, lr=(rate, rate))
+    steps = STEPS[:-1]  # beyond that the squares of SGD's norms overflow
+    expected = run_sgd(case, (same(rate), same(rate)), steps, **options)
+    states = case.descent(**options).at(torch.tensor(steps))
+    for i, (features, weight, bias) in enumerate(expected):
+        size = joint_norm(features, weight)
+        unit = states.normalized()
+        error = joint_norm(unit.features[i] - features / size, unit.weight[i] - weight / size).item()
+        assert error <= 1e-11
+        log_norm = joint_norm(states.features[i], states.weight[i]).log() + states.log_scale[i]
+        assert abs((log_norm - size.log()).item()) <= 1e-10
+        torch.testing.assert_close(states.bias[i], bias, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("name", ["balanced", "imbalanced", "weighted", "sqrt weights", "soft", "soft, weighted"])
+def test_anchored_descent_is_sgd_on_the_features(name, options):
+    case = decays(NAMED[name])
+    path = case.problem().anchored_descent(case.features, case.weight, case.bias, lr=case.lr, **options)
+    agree(case, path, tuple(same(rate) for rate in case.lr), frozen=True, **options)
+
+
+@pytest.mark.parametrize("options", [OPTIONS["plain"], OPTIONS["momentum"], OPTIONS["decoupled nesterov"]], ids=str)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_anchored_descent_follows_schedules_as_sgd_does(name, options):
+    schedule, rate = SCHEDULES[name]
+    case = decays(make_case([3, 2, 2], gamma=0.3, bias=True))
+    path = case.problem().anchored_descent(case.features, case.weight, case.bias, lr=(schedule, 0.2), **options)
+    agree(case, path, (rate, same(0.2)), frozen=True, **options)
+
+
+@pytest.mark.parametrize("name", ["balanced", "imbalanced", "soft"])
+def test_halving_the_step_halves_the_distance_to_the_flow(name):
+    case = NAMED[name]
+    flow = case.flow(lr=1.0).at(8.0)
+    errors = []
+    for steps in (400, 800):
+        state = case.descent(lr=8.0 / steps).at(steps)
+        errors.append(joint_norm(state.features - flow.features, state.weight - flow.weight).item())
+    assert errors[0] / errors[1] == pytest.approx(2.0, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["balanced", "imbalanced", "unequal decays", "soft"])
+@pytest.mark.parametrize("options", [OPTIONS["plain"], OPTIONS["momentum"]], ids=str)
+def test_descent_matches_the_power_of_the_step_at_a_million_steps(name, options):
+    """The step is a fixed matrix: its million-th power by repeated squaring in numpy, each product rescaled."""
+    import numpy as np
+    from oracles import generator
+
+    case = NAMED[name]
+    g = generator(case)
+    size = len(g)
+    momentum = options.get("momentum", 0.0)
+    eye = np.eye(size)
+    first = np.vstack([eye + g, -g]) if momentum else eye + g  # buffer = gradient / rate, first step undamped
+    if momentum:  # state (Z, b): b <- mu b - G Z, Z <- Z - b, rates folded into b
+        power = np.block([[eye + g, -momentum * eye], [-g, momentum * eye]])
+    else:
+        power = eye + g
+    steps, log = 10**6 - 1, 0.0
+    total = first
+    while steps:
+        if steps & 1:
+            total = power @ total
+            scale = np.abs(total).max()
+            total, log = total / scale, log + math.log(scale) + 0.0
+        power = power @ power
+        height = np.abs(power).max()
+        power = power / height
+        logs = math.log(height)
+        steps >>= 1
+        del logs
+    state = total[:size] @ np.vstack([case.features.numpy(), case.weight.numpy()])
+    state = torch.tensor(state / np.linalg.norm(state))
+    unit = case.descent(**options).at(10**6).normalized()
+    got = torch.cat([unit.features, unit.weight])
+    assert (got - state).norm().item() <= 1e-9  # repeated squaring loses digits of small gaps
+
+
+def test_descent_takes_a_rate_given_as_a_schedule_or_as_a_number_alike():
+    case = make_case([2, 2, 2])
+    a, b = case.descent(lr=0.1).at(50), case.descent(lr=constant(0.1)).at(50)
+    assert torch.equal(a.features, b.features)

@@ -1,0 +1,547 @@
+"""Where paths go, how fast, and when they arrive."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from oracles import DenseFlow, ThinFlow, assert_exact, joint_norm, singular_values
+from strategies import Case, cases, make_case, named_cases
+
+from unhinge import cosine, exponential, step, warmup
+from unhinge.theory import best_gamma
+
+NAMED = named_cases()
+HARD = {name: case for name, case in NAMED.items() if not case.target.is_floating_point()}
+
+
+def class_means(case: Case) -> torch.Tensor:
+    """X: rows sqrt(n_c) times the mean of class c."""
+    rows = [case.features[case.target == c] for c in range(case.num_classes)]
+    return torch.stack([row.sum(0) / math.sqrt(len(row)) for row in rows])
+
+
+def center(rows: torch.Tensor) -> torch.Tensor:
+    return rows - rows.mean(0)
+
+
+def spread(case: Case, means: torch.Tensor) -> torch.Tensor:
+    """Features of examples that all sit at x_c / sqrt(n_c)."""
+    counts = torch.bincount(case.target).double()
+    return (means / counts.sqrt()[:, None])[case.target]
+
+
+def same_direction(state, features: torch.Tensor, weight: torch.Tensor, budget: float) -> None:
+    size = joint_norm(features, weight)
+    assert joint_norm(state.features - features / size, state.weight - weight / size).item() <= budget
+
+
+# ---- direction ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_direction_is_what_huge_times_approach(name):
+    case = NAMED[name]
+    exact = DenseFlow(case).at(mp.mpf(10) ** 25)
+    state = case.flow().direction()
+    budget = 64 if name in HARD else 4096  # soft labels: an SVD, with its gaps
+    assert_exact(state.features, exact.features, budget, scale=1.0)
+    assert_exact(state.weight, exact.weight, budget, scale=1.0)
+
+
+@settings(max_examples=25)
+@given(cases())
+def test_the_direction_of_any_problem_is_what_huge_times_approach(case):
+    exact = DenseFlow(case).at(mp.mpf(10) ** 40)
+    state = case.flow().direction()
+    assert_exact(state.features, exact.features, 64, scale=1.0)
+    assert_exact(state.weight, exact.weight, 64, scale=1.0)
+
+
+@settings(max_examples=15)
+@given(cases(kind="long"))
+def test_the_direction_of_strong_imbalance_is_what_huge_times_approach(case):
+    exact = ThinFlow(case).at(mp.mpf(10) ** 40)
+    state = case.flow().direction()
+    assert_exact(state.features, exact.features, 64, scale=1.0)
+    assert_exact(state.weight, exact.weight, 64, scale=1.0)
+
+
+@pytest.mark.parametrize("ratio", [0.01, 1.0, 25.0])
+@pytest.mark.parametrize("gamma", [None, 0.1, 0.9])
+def test_without_decay_only_centred_means_plus_scaled_prototypes_survive(gamma, ratio):
+    """Corollary 1: G = (X + sqrt(s) W) J."""
+    case = make_case([3, 3, 3, 3], gamma=gamma, lr=(0.1 * ratio, 0.1))
+    g = center(class_means(case) + math.sqrt(ratio) * case.weight)
+    same_direction(case.flow().direction(), spread(case, g), g / math.sqrt(ratio), 1e-14)
+
+
+def test_at_gamma_zero_the_mean_survives_too():
+    case = make_case([2, 2, 2], gamma=0.0, lr=(0.4, 0.1))
+    g = class_means(case) + 2 * case.weight
+    same_direction(case.flow().direction(), spread(case, g), g / 2, 1e-14)
+
+
+def test_at_the_edge_the_opposed_mean_survives_too():
+    case = make_case([2, 2, 2, 2], gamma=1.0)
+    x, w = class_means(case), case.weight
+    g, a = center(x + w), (x - w).mean(0).expand(4, -1)
+    same_direction(case.flow().direction(), spread(case, g + a), g - a, 1e-14)
+
+
+def test_beyond_the_edge_all_features_become_one_vector_and_accuracy_tends_to_one_in_c():
+    case = make_case([3, 3, 3, 3, 3], gamma=1.2, dim=4)
+    path = case.flow()
+    a = (class_means(case) - case.weight).mean(0).expand(5, -1)
+    same_direction(path.direction(), spread(case, a), -a, 1e-14)
+    assert path.accuracy(1e9).item() == pytest.approx(1 / 5)
+
+
+@pytest.mark.parametrize("decays", [(0.1, 0.4), (0.3, 0.3), (2.0, 0.01)], ids=str)
+@pytest.mark.parametrize("ratio", [0.2, 1.0, 7.0])
+def test_prototypes_and_means_end_parallel_for_every_decay(decays, ratio):
+    """Theory 2.2: self-duality, W = rho X with rho = (s lambda_1 + omega) / (s sigma_1)."""
+    case = make_case([2, 2, 2], feature_decay=decays[0], weight_decay=decays[1], lr=(ratio, 1.0))
+    sigma = 1.5 / (3 * math.sqrt(2))
+    delta = ratio * decays[0] - decays[1]
+    omega = (-(ratio * decays[0] + decays[1]) + math.sqrt(delta**2 + 4 * ratio * sigma**2)) / 2
+    rho = (ratio * decays[0] + omega) / (ratio * sigma)
+    state = case.flow().direction()
+    counts = torch.bincount(case.target).double()
+    x = torch.zeros(3, 3, dtype=torch.float64).index_add(0, case.target, state.features) / counts.sqrt()[:, None]
+    assert (state.weight - rho * x).abs().max().item() <= 1e-14 * max(1, rho)
+    assert case.flow().growth().item() == pytest.approx(omega, rel=1e-12)
+
+
+@pytest.mark.parametrize("counts", [[9, 4, 2, 1], [21, 20, 20], [50, 3, 3, 2, 1]], ids=str)
+def test_imbalance_ends_in_a_rank_one_direction_that_finds_the_two_largest_classes(counts):
+    case = make_case(counts, gamma=0.3, dim=4)
+    path = case.flow()
+    state = path.direction()
+    values = torch.linalg.svdvals(torch.cat([state.features, state.weight]))
+    assert values[1] <= 1e-14 * values[0]
+    ranked = sorted(counts, reverse=True)
+    if ranked[1] != ranked[2]:
+        assert path.accuracy(1e10).item() == pytest.approx((ranked[0] + ranked[1]) / sum(counts))
+
+
+def test_classes_tied_at_the_top_leave_the_others_at_zero():
+    case = make_case([4, 4, 4, 2, 1], gamma=0.2, dim=4)
+    state = case.flow().direction()
+    assert state.weight[3:].abs().max().item() <= 1e-15
+    assert state.features[case.target >= 3].abs().max().item() <= 1e-15
+    assert state.weight[:3].sum(0).abs().max().item() <= 1e-15
+
+
+def test_sqrt_weights_restore_the_balanced_dynamics():
+    case = make_case([9, 4, 1], class_weight="sqrt", dim=4)
+    path = case.flow()
+    g = center(class_means(case) + case.weight)
+    same_direction(path.direction(), spread(case, g), g, 1e-14)
+    total = sum(math.sqrt(n) for n in (9, 4, 1))
+    assert_exact(case.problem().singular_values, torch.tensor([1.5 / total, 1.5 / total, 0.0], dtype=torch.float64), 8)
+
+
+def test_weights_that_meant_to_restore_balance_do_so_despite_rounding():
+    counts = torch.tensor([7.0, 3.0, 5.0], dtype=torch.float64)
+    case = make_case([7, 3, 5], class_weight=counts.rsqrt(), dim=4)
+    exact = case.change(class_weight="sqrt")
+    a, b = case.flow().at(1e12).normalized(), exact.flow().at(1e12).normalized()
+    assert_exact(a.features, b.features, 64, scale=1.0)
+    assert case.problem().balanced
+
+
+# ---- starts that miss the leading modes -------------------------------------------------------------------------------
+
+
+def test_a_start_with_opposed_parts_decays_along_the_smaller_eigenvalue():
+    """W = -X: no part grows, Z = exp(-sigma t) Z_0 for ever, at every time."""
+    case = make_case([1, 1, 1], gamma=0.0, lr=(1.0, 1.0))
+    case = case.change(weight=-case.features[torch.argsort(case.target)])
+    path = case.flow()
+    same_direction(path.direction(), case.features, case.weight, 1e-14)
+    assert path.growth().item() == pytest.approx(-1 / 3, rel=1e-14)
+    size = joint_norm(case.features, case.weight).log().item()
+    assert path.log_norm(1e6).item() == pytest.approx(size - 1e6 / 3, rel=1e-14)
+    assert path.distance(1e6).item() <= 1e-14
+    unit = path.at(1e6).normalized()
+    same_direction(unit, case.features, case.weight, 1e-13)
+
+
+@pytest.mark.parametrize("gamma", [0.2, 0.5, 1.3])
+def test_equal_prototypes_and_no_features_stay_equal(gamma):
+    """Only the mean mode is there: its growth is |sigma_2|, and the features follow with its sign."""
+    case = make_case([2, 2, 2], gamma=gamma, lr=(1.0, 1.0))
+    w = torch.tensor([0.3, -1.2, 0.7], dtype=torch.float64).expand(3, 3).clone()
+    case = case.change(features=torch.zeros_like(case.features), weight=w)
+    path = case.flow()
+    sigma = (1 + gamma - 3 * gamma) / (3 * math.sqrt(2))
+    if sigma == 0:
+        assert_exact(path.at(1e9).weight, w, 4)
+        assert not path.at(1e9).features.any()
+        return
+    assert path.growth().item() == pytest.approx(abs(sigma), rel=1e-12)
+    x = math.copysign(1, sigma) * w / math.sqrt(2)
+    same_direction(path.direction(), x[case.target], w, 1e-14)
+    assert path.log_norm(1e5).item() == pytest.approx(
+        abs(sigma) * 1e5 + math.log(w.norm().item() / math.sqrt(2)), rel=1e-12
+    )
+
+
+def test_features_within_their_classes_only_decay_by_themselves():
+    """Zero class means and prototypes: the targets see nothing, H = exp(-eta lambda_1 t) H_0."""
+    case = make_case([2, 2, 2], feature_decay=0.25, weight_decay=0.1, lr=(2.0, 1.0))
+    features = case.features.clone()
+    for c in range(3):
+        first, second = (case.target == c).nonzero().flatten().tolist()
+        features[second] = -features[first]
+    case = case.change(features=features, weight=torch.zeros_like(case.weight))
+    path = case.flow()
+    same_direction(path.direction(), features, case.weight, 1e-15)
+    assert path.growth().item() == pytest.approx(-0.5, rel=1e-14)
+    assert_exact(path.at(3.0).features, features * math.exp(-1.5), 16)
+    assert not path.at(3.0).weight.any()
+
+
+@pytest.mark.parametrize("question", ["direction", "distance", "rate", "time_to"])
+def test_a_start_at_zero_has_no_direction(question):
+    case = make_case([2, 2, 2])
+    path = case.change(features=case.features * 0, weight=case.weight * 0).flow()
+    arguments = {"distance": (1.0,), "time_to": (0.1,)}.get(question, ())
+    with pytest.raises(ValueError, match="zero"):
+        getattr(path, question)(*arguments)
+    assert not path.at(5.0).features.any()
+    assert path.loss(5.0).item() == 0.0
+
+
+# ---- limit ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("split", [1.0, 2.0, 0.25])
+def test_at_the_critical_decay_the_state_converges_to_a_known_limit(ratio, split):
+    """Theory 2.2 at lambda_1 lambda_2 = sigma_1^2, which is exact here: sigma_1 = 1.5 / 6 = 0.25."""
+    case = make_case([4, 4, 4], feature_decay=0.25 * split, weight_decay=0.25 / split, lr=(0.1 * ratio, 0.1))
+    path = case.flow()
+    lam, sigma = 0.25 * split, 0.25
+    part = center(sigma * class_means(case) + ratio * lam * case.weight) / (sigma**2 + ratio * lam**2)
+    state = path.limit()
+    x, w = sigma * part, lam * part
+    assert (state.features - spread(case, x)).abs().max().item() <= 1e-14
+    assert (state.weight - w).abs().max().item() <= 1e-14
+    late = path.at(1e9)
+    assert (late.features - state.features).abs().max().item() <= 1e-14
+    assert (late.weight - state.weight).abs().max().item() <= 1e-14
+    assert path.growth().item() == 0.0
+
+
+def test_matched_critical_decays_average_means_and_prototypes():
+    case = make_case([4, 4, 4], feature_decay=0.25, weight_decay=0.25, lr=(0.3, 0.1))
+    expected = center(class_means(case) + 3 * case.weight) / 4
+    assert (case.flow().limit().weight - expected).abs().max().item() <= 1e-15
+
+
+@pytest.mark.parametrize("gamma", [0.2, None])
+@pytest.mark.parametrize("counts", [[9, 4, 4], [3, 3, 1]], ids=str)
+def test_critical_decay_of_imbalanced_classes_keeps_the_leading_mode(counts, gamma):
+    case = make_case(counts, gamma=gamma)
+    top = case.problem().critical_decay.item()
+    case = case.change(feature_decay=top, weight_decay=top)
+    exact = ThinFlow(case).at(1e8)
+    features, weight = exact.unscaled()
+    state = case.flow().limit()
+    assert (state.features - torch.tensor(features)).abs().max().item() <= 1e-6
+    assert (state.weight - torch.tensor(weight)).abs().max().item() <= 1e-6
+
+
+def test_above_the_critical_decay_everything_dies():
+    state = make_case([2, 2, 2], feature_decay=1.0, weight_decay=1.0).flow().limit()
+    assert not state.features.any()
+    assert not state.weight.any()
+
+
+@pytest.mark.parametrize("decays", [(0.0, 0.0), (0.0, 5.0), (0.01, 0.3)], ids=str)
+def test_below_the_critical_decay_the_limit_is_an_error_that_points_to_the_direction(decays):
+    case = make_case([2, 2, 2], feature_decay=decays[0], weight_decay=decays[1])
+    with pytest.raises(ValueError, match=r"(?s)diverge.*direction"):
+        case.flow().limit()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "total"),
+    [
+        (cosine(0.3, total=40), 6.0),
+        (warmup(cosine(0.3, total=40), duration=10), 7.5),
+        (exponential(0.3, decay=0.9), 0.3 / -math.log(0.9)),
+        (step(0.3, every=10, factor=0.5), 6.0),
+    ],
+    ids=["cosine", "warmup cosine", "exponential", "step"],
+)
+def test_a_schedule_that_ends_leaves_the_state_of_its_whole_integral(schedule, total):
+    case = make_case([3, 2, 1], gamma=0.3, bias=True, weight_decay=0.1)
+    state = case.flow(lr=schedule).limit()
+    expected = case.flow(lr=1.0).at(total)
+    assert_exact(state.features, expected.features, 256)
+    assert_exact(state.weight, expected.weight, 256)
+    assert_exact(state.bias, expected.bias, 256)
+
+
+def test_the_limit_of_descent_with_a_schedule_that_ends_is_its_last_iterate():
+    case = make_case([3, 2, 1], gamma=0.3, bias=True)
+    path = case.descent(lr=cosine(0.3, total=40), momentum=0.9)
+    limit, late = path.limit(), path.at(4000)
+    # momentum coasts on after the rate is zero without moving anything
+    assert_exact(limit.features, late.features, 256)
+    assert_exact(limit.bias, late.bias, 256)
+
+
+@pytest.mark.parametrize("name", ["balanced", "imbalanced", "weighted", "soft"])
+def test_anchored_features_end_at_their_targets_over_the_decay(name):
+    from oracles import dense_target_matrix
+
+    case = NAMED[name].change(feature_decay=0.2, weight_decay=0.5)
+    path = case.problem().anchored(case.features, case.weight, case.bias, lr=0.3)
+    m = torch.tensor(dense_target_matrix(case))
+    target = m.mT @ case.weight
+    assert_exact(path.limit().features, target / 0.2, 32)
+    assert_exact(path.direction().features, target / target.norm(), 32)
+    assert_exact(path.at(1e5).features, target / 0.2, 32)
+    assert_exact(path.limit().bias, m.sum(1) / 0.5, 32, scale=1.0)
+    assert path.rate().item() == pytest.approx(-0.06, rel=1e-12)
+
+
+def test_anchored_features_without_decay_diverge_along_their_targets():
+    case = NAMED["balanced"]
+    path = case.problem().anchored(case.features, case.weight, lr=0.3)
+    with pytest.raises(ValueError, match=r"(?s)diverge.*direction"):
+        path.limit()
+    assert path.rate().item() == 0.0
+    late = path.distance(torch.tensor([1e6, 2e6], dtype=torch.float64))
+    assert (late[0] / late[1]).item() == pytest.approx(2.0, rel=1e-4)
+
+
+# ---- growth and rate --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_growth_is_the_slope_of_the_log_norm(name):
+    case = HARD[name]
+    oracle = DenseFlow(case)
+    with mp.workdps(50):
+        a, b = oracle.at(mp.mpf(10) ** 12).log_norm, oracle.at(2 * mp.mpf(10) ** 12).log_norm
+        slope = float((b - a) / mp.mpf(10) ** 12)
+    assert case.flow().growth().item() == pytest.approx(slope, rel=1e-11, abs=1e-13)
+
+
+@pytest.mark.parametrize("name", [name for name in HARD if name != "gamma tiny"])
+def test_rate_is_the_slope_of_the_log_distance(name):
+    """The distance at two late times, in 100 digits, from the exact state against its own far future."""
+    case = HARD[name]
+    path = case.flow()
+    rate = path.rate().item()
+    assert rate < 0
+    oracle = DenseFlow(case)
+    first, second = 60 / -rate, 70 / -rate
+
+    def distance(time: float) -> mp.mpf:
+        with mp.workdps(100):
+            return high_distance(oracle, time, 400 / -rate)
+
+    with mp.workdps(100):
+        slope = float((mp.log(distance(second)) - mp.log(distance(first))) / (mp.mpf(second) - mp.mpf(first)))
+    assert rate == pytest.approx(slope, rel=1e-6)
+
+
+def high_distance(oracle: DenseFlow, time: float, far: float) -> mp.mpf:
+    """|Z(t)/|Z(t)| - Z(far)/|Z(far)|| in full digits; the far factor is at least e^-300 off the limit."""
+
+    def unit(moment: float) -> list[mp.mpf]:
+        moved = oracle.coordinates.copy()
+        top = max(oracle.values)
+        for k in range(moved.rows):
+            factor = mp.exp((oracle.values[k] - top) * mp.mpf(moment))
+            for j in range(moved.cols):
+                moved[k, j] = moved[k, j] * factor
+        state = oracle.vectors * moved
+        for i in range(state.rows):
+            for j in range(state.cols):
+                state[i, j] = state[i, j] * oracle.roots[i]
+        norm = mp.sqrt(mp.fsum(x * x for x in state))
+        return [x / norm for x in state]
+
+    return mp.sqrt(mp.fsum((a - b) ** 2 for a, b in zip(unit(time), unit(far), strict=True)))
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_the_distance_is_accurate_however_small(name):
+    case = HARD[name]
+    path = case.flow()
+    rate = -path.rate().item()
+    oracle = DenseFlow(case)
+    for folds in (0.1, 3.0, 40.0, 80.0):
+        time = folds / rate
+        if time > 1e12:
+            continue
+        with mp.workdps(100):
+            expected = float(high_distance(oracle, time, 350 / rate))
+        assert path.distance(time).item() == pytest.approx(expected, rel=1e-12 * max(1.0, folds))
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.2, None, 0.5, 0.9])
+@pytest.mark.parametrize("ratio", [0.25, 1.0, 9.0])
+def test_the_rate_without_decay_is_that_of_corollary_1(gamma, ratio):
+    case = make_case([5, 5, 5, 5], gamma=gamma, lr=(0.1 * ratio, 0.1))
+    g = 1 / 3 if gamma is None else gamma
+    exponent = max(-4 * g, 2 * g - 2) / (4 * math.sqrt(5))
+    assert case.flow().rate().item() == pytest.approx(exponent * 0.1 * math.sqrt(ratio), rel=1e-12)
+
+
+@pytest.mark.parametrize("decays", [(0.1, 0.1), (0.5, 0.02), (0.0, 0.8)], ids=str)
+@pytest.mark.parametrize("ratio", [0.25, 1.0, 9.0])
+@pytest.mark.parametrize("gamma", [0.1, None])
+def test_the_rate_with_decay_is_that_of_theory_2_2(decays, ratio, gamma):
+    case = make_case([2, 2, 2, 2], gamma=gamma, feature_decay=decays[0], weight_decay=decays[1], lr=(ratio, 1.0))
+    g = 1 / 3 if gamma is None else gamma
+    one, two = (1 + g) / (4 * math.sqrt(2)), (1 + g - 4 * g) / (4 * math.sqrt(2))
+    delta = ratio * decays[0] - decays[1]
+    omega = (math.sqrt(delta**2 + 4 * ratio * one**2) - math.sqrt(delta**2 + 4 * ratio * two**2)) / 2
+    assert case.flow().rate().item() == pytest.approx(-omega, rel=1e-11)
+
+
+def test_a_start_without_a_mean_part_converges_faster():
+    """Theory 2.1: the exponent improves to -sigma_1 with, and -2 sigma_1 without, features within their classes."""
+    case = make_case([2, 2, 2], gamma=0.2, lr=(1.0, 1.0))
+    means = spread(case, class_means(case))
+    features = case.features - means.mean(0)
+    case = case.change(features=features, weight=center(case.weight))
+    sigma = 1.2 / (3 * math.sqrt(2))
+    assert case.flow().rate().item() == pytest.approx(-sigma, rel=1e-12)
+    single = make_case([1, 1, 1], gamma=0.2, lr=(1.0, 1.0))
+    single = single.change(features=center(single.features), weight=center(single.weight))
+    assert single.flow().rate().item() == pytest.approx(-2 * 1.2 / 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}], ids=str)
+def test_growth_and_rate_of_descent_are_slopes_per_step(options):
+    case = make_case([3, 2, 1], gamma=0.3, feature_decay=0.02, weight_decay=0.05, lr=(0.4, 0.2))
+    path = case.descent(**options)
+    logs = path.log_norm(torch.tensor([10**6, 2 * 10**6]))
+    assert path.growth().item() == pytest.approx((logs[1] - logs[0]).item() / 1e6, rel=1e-10)
+    steps = torch.tensor([3000, 4000])
+    logs = path.distance(steps).log()
+    assert path.rate().item() == pytest.approx((logs[1] - logs[0]).item() / 1000, rel=1e-6)
+
+
+def test_descent_without_momentum_grows_by_log1p_of_the_flow():
+    case = make_case([2, 2, 2], lr=(0.1, 0.1))
+    omega = case.flow().growth().item() / 0.1
+    assert case.descent().growth().item() == pytest.approx(math.log1p(0.1 * omega), rel=1e-14)
+
+
+def test_a_rate_can_be_asked_for_another_learning_rate():
+    case = make_case([2, 2, 2], gamma=0.3)
+    at_one = case.flow(lr=cosine(0.1, total=10)).rate(lr=1.0).item()
+    assert at_one == pytest.approx(case.flow(lr=1.0).rate().item(), rel=1e-14)
+    with pytest.raises(ValueError, match="lr="):
+        case.flow(lr=cosine(0.1, total=10)).rate()
+
+
+# ---- hitting times ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tolerance", [0.5, 1e-3, 1e-12, 1e-100])
+def test_the_time_to_a_distance_is_that_of_the_closed_form(tolerance):
+    """Theory 2.3: s = 1, equal decays, gamma = 1/(C-1)."""
+    case = make_case([3, 3, 3], feature_decay=0.1, weight_decay=0.1, lr=(1.0, 1.0))
+    x, w = class_means(case), case.weight
+    plus, minus = (center(x + w) / 2).norm() ** 2 * 2, (center(x - w) / 2).norm() ** 2 * 2
+    mean = ((x.mean(0) ** 2).sum() + (w.mean(0) ** 2).sum()) * 3
+    rest = (mean + (case.features - spread(case, x)).norm() ** 2).item()
+    tangent = math.tan(2 * math.asin(tolerance / 2)) ** 2
+    plus, minus = plus.item(), minus.item()
+    sigma = 1.5 / (3 * math.sqrt(3))
+    root = math.sqrt(rest**2 + 4 * plus * minus * tangent)
+    expected = math.log((rest + root) / (2 * plus * tangent)) / (2 * sigma)
+    assert case.flow().time_to(tolerance).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("tolerance", [0.3, 1e-5])
+def test_the_time_to_a_distance_is_the_first_time_it_is_reached(name, tolerance):
+    path = NAMED[name].flow()
+    time = path.time_to(tolerance)
+    assert path.distance(time).item() == pytest.approx(tolerance, rel=1e-9) or time.item() == 0.0
+    earlier = torch.linspace(0, 0.999, 200, dtype=torch.float64) * time
+    assert time.item() == 0.0 or bool((path.distance(earlier) > tolerance).all())
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}], ids=str)
+def test_the_number_of_steps_to_a_distance_is_the_first_whole_one(options):
+    path = make_case([3, 2, 1], gamma=0.3).descent(**options)
+    steps = path.time_to(torch.tensor([0.1, 1e-4], dtype=torch.float64))
+    for k, wanted in zip(steps.tolist(), (0.1, 1e-4), strict=True):
+        assert k == int(k)
+        assert path.distance(int(k)).item() <= wanted < path.distance(int(k) - 1).item()
+
+
+def test_a_distance_never_reached_takes_forever():
+    case = make_case([3, 2, 1], gamma=0.3)
+    assert case.flow(lr=cosine(0.1, total=10)).time_to(1e-6).item() == math.inf
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.1, math.nan])
+def test_a_distance_that_is_not_positive_is_refused(bad):
+    with pytest.raises(ValueError, match="positive"):
+        make_case([3, 2, 1]).flow().time_to(bad)
+
+
+def test_anchored_time_to_a_distance_is_when_it_is_reached():
+    case = NAMED["balanced"].change(feature_decay=0.1)
+    path = case.problem().anchored(case.features, case.weight, lr=0.3)
+    time = path.time_to(1e-6)
+    assert path.distance(time).item() == pytest.approx(1e-6, rel=1e-9)
+
+
+# ---- the best gamma -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", [3, 4, 10])
+@pytest.mark.parametrize("ratio", [0.2, 1.0, 5.0])
+@pytest.mark.parametrize("decays", [(0.0, 0.0), (0.3, 0.3), (0.5, 0.1)], ids=str)
+def test_the_best_gamma_has_the_fastest_rate(classes, ratio, decays):
+    case = make_case([2] * classes, feature_decay=decays[0], weight_decay=decays[1], lr=(0.1 * ratio, 0.1))
+    best = case.problem().best_gamma(ratio=ratio)
+    fastest = case.change(gamma=best).flow().rate().item()
+    for other in np.linspace(0.3, 1.7, 15) / (classes - 1):
+        assert fastest <= case.change(gamma=float(other)).flow().rate().item() + 1e-12
+    if ratio * decays[0] == decays[1]:
+        assert best == pytest.approx(1 / (classes - 1), rel=1e-12)
+    else:
+        assert 1 / (classes - 1) < best < 1 / (classes - 2)
+
+
+@pytest.mark.parametrize("classes", [3, 5, 100])
+def test_the_best_gamma_solves_the_equation_of_theory_2_3(classes):
+    unit, ratio, one, two = 1 / (classes * math.sqrt(7)), 2.0, 0.4, 0.1
+    u = 1 + best_gamma(classes, unit, one, two, ratio)
+    v = (classes - 1) * u - classes
+    e = abs(ratio * one - two) / (2 * math.sqrt(ratio) * unit)
+    assert u * math.hypot(e, v) == pytest.approx((classes - 1) * v * math.hypot(e, u), rel=1e-9)
+
+
+def test_the_best_gamma_of_imbalanced_labels_is_refused_with_the_way_out():
+    with pytest.raises(ValueError, match="sqrt"):
+        make_case([3, 2, 1]).problem().best_gamma()
+
+
+def test_the_critical_decay_separates_growth_from_death():
+    case = make_case([5, 3, 1], gamma=0.3)
+    top = case.problem().critical_decay.item()
+    assert top == pytest.approx(singular_values(case)[0], rel=1e-14)
+    for factor, sign in ((0.999, 1), (1.001, -1)):
+        changed = case.change(feature_decay=3 * top * factor, weight_decay=top / 3 * factor)
+        assert math.copysign(1, changed.flow().growth().item()) == sign
