@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
-from unhinge.theory.path import CHUNK, first_time_below
+from unhinge.theory.path import CHUNK, differentiable_time, first_time_below
 from unhinge.theory.propagators import safe_sqrt
 from unhinge.theory.schedules import Schedule
 from unhinge.theory.state import State
@@ -180,12 +180,8 @@ class AnchoredPath:
         wanted = torch.as_tensor(distance, dtype=torch.float64)
         if bool((wanted <= 0).any()):
             raise ValueError("the distance must be positive; zero is reached only in the limit.")
-        with torch.no_grad():
-            found = [
-                first_time_below(lambda t: self._distance(self._times(t)), value, horizon, self.discrete)
-                for value in wanted.reshape(-1).tolist()
-            ]
-        return self._like(torch.tensor(found, dtype=torch.float64).reshape(wanted.shape))
+        found = [self._time_to(value, horizon) for value in wanted.reshape(-1).tolist()]
+        return self._like(torch.stack(found).reshape(wanted.shape))
 
     # ---- reduced coordinates ----------------------------------------------------------------------------------
 
@@ -214,6 +210,7 @@ class AnchoredPath:
         return self._like(torch.where(self.drive == 0, bias, torch.sign(self.drive) * torch.inf))
 
     @cached_property
+    @torch.enable_grad()  # kept for later questions, so never cut from the graph by whoever asks first
     def _plane(self) -> tuple[Tensor, Tensor, Tensor]:
         """|V|, the part of the start along V, and the norm of the part across."""
         rows, pull = self.rows.double(), self.pull.double()
@@ -236,6 +233,16 @@ class AnchoredPath:
         if not bool(self._plane[0] > 0):
             return torch.zeros_like(along)
         return 2 * torch.sin(torch.atan2(across.abs(), along) / 2)
+
+    def _time_to(self, wanted: float, horizon: float) -> Tensor:
+        def measured(moments: Tensor) -> Tensor:
+            return self._distance(self._times(moments))
+
+        with torch.no_grad():
+            found = first_time_below(measured, wanted, horizon, self.discrete)
+        if self.discrete or not math.isfinite(found) or found == 0:
+            return torch.tensor(found, dtype=torch.float64)
+        return differentiable_time(measured, found)
 
     def _fall(self, lr: float | None) -> Tensor:
         schedule, decay = self.schedules[0], self.decays[0]

@@ -37,6 +37,7 @@ class Ordered:
     bias: Callable[[Tensor], tuple[Tensor, Tensor]]
     settles: float
     moving: bool  # whether any rate stays above zero
+    requires_grad: bool
     tail: Callable[[], tuple[Tensor, Tensor, Tensor]]  # per eigenvalue: exponent, angle (G, d), state maps (G, d, 2, 2)
 
     def blocks(self, time: Tensor) -> Blocks:
@@ -244,6 +245,7 @@ def ordered_flow(sigma: Tensor, rates: Rates, schedules: tuple[Schedule, Schedul
         lambda time: symbol.bias(time, rates.weight, rates.weight_decay),
         settles,
         moving or settles == math.inf,
+        _requires_grad(sigma, rates),
         tail,
     )
 
@@ -318,8 +320,14 @@ def ordered_descent(
         lambda time: symbol.bias(time, rates.weight, rates.weight_decay),
         settles,
         moving,
+        _requires_grad(sigma, rates),
         tail,
     )
+
+
+def _requires_grad(sigma: Tensor, rates: Rates) -> bool:
+    parts = (sigma, rates.features, rates.weight, rates.feature_decay, rates.weight_decay)
+    return any(part.requires_grad for part in parts)
 
 
 def _floor(schedule: Schedule) -> float:

@@ -78,7 +78,7 @@ def projections(features: Tensor, weight: Tensor, labels: Tensor) -> Projections
             block = half - mean if center else mean
             parts.append(State(targets.expand(sign * block), block))
     within = State(features - targets.expand(rows), torch.zeros_like(weight))
-    return Projections(*parts, within)
+    return Projections(parts[0], parts[1], parts[2], parts[3], within)
 
 
 def eigenvalues(num_classes: int, per_class: int, gamma: float) -> tuple[float, float]:
@@ -113,8 +113,8 @@ def a_b(
 
     The factors of features and prototypes of :math:`\Pi^\epsilon Z_0`; at :math:`\sigma = 0`, of :math:`\Pi_3 Z_0`.
     """
-    values = [torch.as_tensor(value, dtype=torch.float64) for value in (sign * sigma, feature_decay, weight_decay)]
-    log, matrix = flow_matrix(*values, clock, weight_clock)
+    mode, one, two = (torch.tensor(x, dtype=torch.float64) for x in (sign * sigma, feature_decay, weight_decay))
+    log, matrix = flow_matrix(mode, one, two, clock, weight_clock)
     factors = torch.exp(log)[..., None] * matrix.sum(-1)
     return factors[..., 0], factors[..., 1]
 

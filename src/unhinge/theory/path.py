@@ -25,7 +25,7 @@ from unhinge.theory.spectrum import Spectrum
 from unhinge.theory.state import State, fitting_scale
 from unhinge.theory.targets import HardTargets, Targets
 
-__all__ = ["LinearPath", "Start", "first_time_below"]
+__all__ = ["LinearPath", "Start", "differentiable_time", "first_time_below"]
 
 CHUNK = 1 << 22  # numbers held at once by questions that need each example
 
@@ -47,6 +47,7 @@ class Start:
     counts: Tensor  # (C,), examples per class
 
     @cached_property
+    @torch.enable_grad()
     def factor(self) -> Tensor:
         r"""Triangular factor of each group's rows: coordinates of x and y in a plane, shape (G, side, 2).
 
@@ -118,8 +119,8 @@ class LinearPath:
         growth = self.propagator.growth(torch.ones((), dtype=torch.float64)).item()
         if growth > self.propagator.neutral:
             raise ValueError(
-                f"Z diverges: its norm grows as exp({growth:.6g} x integrated rate), because the decays "
-                "multiply to less than the square of critical_decay. Ask direction() for the limit of Z/|Z|, or raise the decays."
+                f"Z diverges: its norm grows as exp({growth:.6g} x integrated rate), because the decays multiply to "
+                "less than the square of critical_decay. Ask direction() for the limit of Z/|Z|, or raise the decays."
             )
         lead = self._lead.matrix
         if growth < -self.propagator.neutral:
@@ -226,18 +227,17 @@ class LinearPath:
         return value.to(self.start.x.device, self._dtype)
 
     @cached_property
+    @torch.enable_grad()  # kept for later questions, so never cut from the graph by whoever asks first
     def _lead(self) -> Lead:
         return self.propagator.lead()
 
     def _blocks(self, moments: Tensor) -> Blocks:
-        """The matrices at these times; the last ones are kept, since questions come in groups."""
-        known: list[tuple[Tensor, Blocks]] = self._recent
-        if known and torch.equal(known[0][0], moments):
-            return known[0][1]
-        blocks = self.propagator.blocks(moments)
-        if not blocks.matrix.requires_grad and not moments.requires_grad:
-            known[:] = [(moments.clone(), blocks)]
-        return blocks
+        """The matrices at these times; the last ones are kept, since questions come in groups (but no gradients)."""
+        if moments.requires_grad or self.propagator.requires_grad:
+            return self.propagator.blocks(moments)
+        if not (self._recent and torch.equal(self._recent[0][0], moments)):
+            self._recent[:] = [(moments.clone(), self.propagator.blocks(moments))]
+        return self._recent[0][1]
 
     @cached_property
     def _recent(self) -> list[tuple[Tensor, Blocks]]:
@@ -297,12 +297,7 @@ class LinearPath:
             found = first_time_below(measured, wanted, horizon, self.discrete)
         if self.discrete or not math.isfinite(found) or found == 0:
             return torch.tensor(found, dtype=torch.float64)
-        # one Newton step: no change of value, but the derivative in all that the path depends on
-        moment = torch.tensor(found, dtype=torch.float64, requires_grad=True)
-        with torch.enable_grad():
-            (slope,) = torch.autograd.grad(measured(moment).log(), moment, retain_graph=False)
-        now = measured(moment.detach()).log()
-        return moment.detach() - (now - now.detach()) / slope
+        return differentiable_time(measured, found)
 
     # ---- biases -------------------------------------------------------------------------------------------------
 
@@ -355,6 +350,7 @@ class LinearPath:
     # ---- classes and examples, in the span of the modes ---------------------------------------------------------
 
     @cached_property
+    @torch.enable_grad()
     def _compressed(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """x, y and the untouched prototypes in an orthonormal basis of their span, and that basis (p, q) if q < p."""
         start = self.start
@@ -368,6 +364,7 @@ class LinearPath:
         return stacked[:count], stacked[count : 2 * count], stacked[2 * count :], basis
 
     @cached_property
+    @torch.enable_grad()
     def _residuals(self) -> Tensor:
         """What the modes do not see of each feature, on the basis of the modes: (n, q)."""
         start = self.start
@@ -459,6 +456,15 @@ class LinearPath:
 def _scaled(value: Tensor, log: Tensor) -> Tensor:
     """value * exp(log), infinite where that overflows but never 0 * inf."""
     return torch.where(value == 0, value, value * torch.exp(torch.where(value == 0, 0.0, log)))
+
+
+def differentiable_time(measured: Callable[[Tensor], Tensor], found: float) -> Tensor:
+    """`found` with its derivative in all that `measured` depends on: one Newton step, which leaves the value alone."""
+    moment = torch.tensor(found, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(measured(moment).log(), moment)
+    now = measured(moment.detach()).log()
+    return moment.detach() - (now - now.detach()) / slope
 
 
 def first_time_below(measured: Callable[[Tensor], Tensor], wanted: float, horizon: float, discrete: bool) -> float:

@@ -23,7 +23,7 @@ from unhinge.theory.spectrum import HardSpectrum, Spectrum, as_gamma, hard_spect
 from unhinge.theory.summary import HardSummary, SoftSummary, Summary, summarize_in_memory
 from unhinge.theory.symbols import DescentSymbol, FlowSymbol, Momentum, MomentumSymbol, Symbol
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
-from unhinge.theory.validation import check_alike, check_counts, check_start, check_tensor, scalar
+from unhinge.theory.validation import check_alike, check_counts, check_num_classes, check_start, check_tensor, scalar
 
 __all__ = ["LayerPeeled"]
 
@@ -63,7 +63,7 @@ class LayerPeeled:
         weight_decay: float | Tensor = 0.0,
         class_weight: Tensor | str | None = None,
     ) -> None:
-        classes = _check_num_classes(num_classes)
+        classes = check_num_classes(num_classes)
         self._set(as_targets(target, classes), None, classes, gamma, feature_decay, weight_decay, class_weight)
 
     @classmethod
@@ -154,7 +154,7 @@ class LayerPeeled:
         return self.singular_values[0]
 
     def best_gamma(self, ratio: float = 1.0) -> float:
-        r"""The :math:`\gamma` of fastest convergence at these decays, :math:`\eta_1/\eta_2` = `ratio`; balanced labels."""
+        r"""The fastest :math:`\gamma` at these decays and :math:`\eta_1/\eta_2` = `ratio`, for balanced labels."""
         if not self.balanced:
             raise ValueError(
                 "the fastest gamma is known for balanced labels; with imbalance every gamma below 2/(C-2) ends in the "
@@ -420,12 +420,6 @@ def _weighted(counts: Tensor, weights: Tensor | str | None) -> Tensor:
     return counts if weights is None else counts * weights
 
 
-def _check_num_classes(num_classes: int) -> int:
-    if isinstance(num_classes, bool) or int(num_classes) != num_classes or num_classes < 2:
-        raise ValueError(f"num_classes must be a whole number of at least 2, got {num_classes}.")
-    return int(num_classes)
-
-
 def _check_class_weight(class_weight: Tensor | str | None, num_classes: int) -> Tensor | str | None:
     if class_weight is None:
         return None
@@ -437,7 +431,7 @@ def _check_class_weight(class_weight: Tensor | str | None, num_classes: int) -> 
     if weights.shape != (num_classes,) or not bool(torch.isfinite(weights).all()) or bool((weights <= 0).any()):
         raise ValueError(
             f"class_weight must hold {num_classes} positive, finite numbers, got shape {tuple(weights.shape)} with "
-            f"values from {weights.min().item():g} to {weights.max().item():g}. To leave a class out, drop its examples."
+            f"values from {weights.min().item():g} to {weights.max().item():g}. To leave a class out, drop it."
         )
     return weights
 

@@ -68,6 +68,8 @@ class Lead:
 
 
 class Propagator(Protocol):
+    @property
+    def requires_grad(self) -> bool: ...
     def times(self, time: object) -> Tensor: ...
     def blocks(self, time: Tensor) -> Blocks: ...
     def bias(self, time: Tensor) -> tuple[Tensor, Tensor]: ...
@@ -104,6 +106,10 @@ class Commuting:
     def times(self, time: object) -> Tensor:
         return self.symbol.times(time)
 
+    @property
+    def requires_grad(self) -> bool:
+        return self.reference.requires_grad or self.gaps.requires_grad or self.plus.requires_grad
+
     def bias(self, time: Tensor) -> tuple[Tensor, Tensor]:
         return self.symbol.bias(time, self.rates.weight, self.bias_decay)
 
@@ -137,8 +143,27 @@ class Commuting:
             self.rates.weight * sigma * spread,
             (up * a + down * b) / 2,
         ]
+        uncoupled = (sigma == 0) & ~alone
+        if bool(uncoupled.any()):
+            apart = self._uncoupled(time, scale)
+            entries[0] = torch.where(uncoupled, apart[0], entries[0])
+            entries[3] = torch.where(uncoupled, apart[1], entries[3])
         matrix = torch.stack(entries, -1).unflatten(-1, (2, 2))
         return Blocks(self.symbol.log(time, self.reference), scale, matrix)
+
+    def _uncoupled(self, time: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors of features and prototypes where sigma is 0: each decays at its own rate, smooth where they cross."""
+        first_is_faster = bool(self.rates.half_gap >= 0)
+        kept = []
+        for rate, decay, smaller in (
+            (self.rates.features, self.rates.feature_decay, first_is_faster),
+            (self.rates.weight, self.rates.weight_decay, not first_is_faster),
+        ):
+            moving = self.reference + rate * decay
+            gap = self.gaps[:, int(smaller)].detach() + moving - moving.detach()  # value without cancellation
+            log, value = self.symbol.factors(time, self.reference, gap)
+            kept.append(value * torch.exp((log - scale).clamp(max=50)))  # an absent side must not overflow
+        return kept[0], kept[1]
 
     def _tilt(self) -> tuple[Tensor, Tensor]:
         return tilt(self.spectrum.sigma, self.rates, self.radius)
@@ -186,8 +211,9 @@ def tilt(sigma: Tensor, rates: Rates, radius: Tensor) -> tuple[Tensor, Tensor]:
     r""":math:`1 + D/d` and :math:`1 - D/d`, the smaller one without cancellation."""
     ratio = safe_divide(rates.half_gap, radius)
     small = safe_divide(rates.features * rates.weight * sigma**2, radius**2)
-    up = torch.where(ratio >= 0, 1 + ratio, small / (1 - ratio))
-    down = torch.where(ratio <= 0, 1 - ratio, small / (1 + ratio))
+    small = small / (1 + ratio.abs())
+    up = torch.where(ratio >= 0, 1 + ratio, small)
+    down = torch.where(ratio <= 0, 1 - ratio, small)
     return up, down
 
 

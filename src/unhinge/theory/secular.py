@@ -2,8 +2,8 @@ r"""Roots of the secular equation :math:`1 + \varrho \sum_t m_t \beta_t / (\beta
 
 This is the characteristic equation of :math:`\mathrm{diag}(\beta) + \varrho\, \sqrt\beta \sqrt\beta^\top` with
 multiplicities :math:`m_t`: the squared singular values of an imbalanced problem. A dense SVD finds them to an
-*absolute* error; here each root is found as an offset from its nearest pole, so that the distances of a root to all poles and to
-all other roots keep full *relative* accuracy. Differences of exponents are what long times magnify.
+*absolute* error; here each root is found as an offset from its nearest pole, so that the distances of a root to all
+poles and to all other roots keep full *relative* accuracy. Differences of exponents are what long times magnify.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def solve_secular(beta: Tensor, multiplicity: Tensor, rho: Tensor, nu: Tensor) -
         a, a_slope = residual(torch.where(from_zero, beta[origin] * side / 4, x))
         b, b_slope = residual_at_zero(torch.where(from_zero, x, 0.0))
         value, slope = torch.where(from_zero, b, a), torch.where(from_zero, b_slope, a_slope)
-        return value, torch.where(value == 0, 0.0, value / torch.where(slope == 0, 1.0, slope))
+        return value, value / torch.where(slope == 0, 1.0, slope)
 
     from_own = near_own | from_bound
     direction = torch.where(from_zero, 1.0, torch.where(from_own, side, -side))

@@ -118,10 +118,8 @@ class HardSpectrum:
 
     def excess(self, ref: int, product: Tensor, decays: tuple[Tensor, Tensor]) -> Tensor:
         r""":math:`\sigma_r^2 - \lambda_1\lambda_2`, in exact arithmetic where the two nearly cancel."""
-        root = product.sqrt()
-        size = self.sigma[ref].abs()
-        plain = (size - root) * (size + root)
-        if product.item() == 0 or abs(size.item() - root.item()) > 0.1 * size.item():
+        plain = self.sigma[ref] ** 2 - product
+        if plain.item() > 0.5 * product.item() or plain.item() < -0.5 * product.item():
             return plain
         ties = len(self.poles)
         square = self.exact.pole(int(self.poles[ref])) if ref < ties else None
@@ -173,8 +171,9 @@ class SoftSpectrum:
         return (self.sigma[ref] - self.sigma) * (self.sigma[ref] + self.sigma)
 
     def excess(self, ref: int, product: Tensor, decays: tuple[Tensor, Tensor]) -> Tensor:
-        root = product.sqrt()
-        return (self.sigma[ref].abs() - root) * (self.sigma[ref].abs() + root)
+        plain = self.sigma[ref] ** 2 - product
+        size, root = self.sigma[ref].detach().abs(), product.detach().sqrt()
+        return plain - plain.detach() + (size - root) * (size + root)
 
 
 Spectrum = HardSpectrum | SoftSpectrum
@@ -266,8 +265,8 @@ def _vectors(
 
     :math:`v_t \propto \sqrt{m_t \beta_t} / (\beta_t - \tau)` and
     :math:`u_t \propto \sqrt{m_t}\,(\tau / (\beta_t - \tau) + \nu / (\nu - 1))`, both multiplied by :math:`\varrho`,
-    which keeps them regular where it vanishes. The last root vanishes with :math:`\nu`; it is written as :math:`\nu` times a
-    positive factor, so that its singular value keeps a sign and its relative accuracy.
+    which keeps them regular where it vanishes. The last root vanishes with :math:`\nu`; it is written as :math:`\nu`
+    times a positive factor, so that its singular value keeps a sign and its relative accuracy.
     """
     nu, weight = gamma.nu, multiplicity.sqrt()
     right = weight * beta.sqrt() * roots.pull  # (T, T), a row per root

@@ -169,12 +169,12 @@ def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Sum
     hard: _HardPass | None = None
     soft: SoftSummary | None = None
     for features, labels in batches:
-        if len(labels) != len(features):
+        check_tensor("features", features, (None, None))
+        if not hasattr(labels, "is_floating_point") or len(labels) != len(features):
             raise ValueError(
                 "each batch must be a pair (features, labels) of tensors of the same length, "
-                f"got {len(labels)} labels for {len(features)} features."
+                f"got {type(labels).__name__} of length {len(labels)} for {len(features)} features."
             )
-        check_tensor("features", features, (None, None))
         if (hard if labels.is_floating_point() else soft) is not None:
             raise ValueError("all batches must have the same kind of labels: integers, or all probabilities.")
         if labels.is_floating_point():

@@ -25,6 +25,9 @@ from unhinge.theory.validation import check_steps, check_times
 __all__ = ["DescentSymbol", "FlowSymbol", "Momentum", "MomentumSymbol", "Symbol", "falling"]
 
 
+HUGE = 600.0  # biases that diverge under too large a step saturate at exp(600) instead of turning into inf - inf
+
+
 def falling(x: Tensor) -> Tensor:
     r""":math:`(1 - e^{-x}) / x`, with value 1 and slope -1/2 at zero  [eq: falling]."""
     small = x.abs() < 1e-5
@@ -124,7 +127,7 @@ class DescentSymbol:
     def bias(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         zero = torch.zeros_like(rate)
         log, sign = self.factors(time, zero, (rate * decay)[None])
-        log, sign = log[..., 0], sign[..., 0]
+        log, sign = log[..., 0].clamp(max=HUGE), sign[..., 0]
         sums = accumulate(self.shape, time, lambda eta: torch.stack([rate * eta, (rate * eta) ** 2], -1))
         total, squares = sums[..., 0], sums[..., 1]
         if decay.item() == 0:  # value and slope of the quotient below
@@ -142,7 +145,7 @@ class DescentSymbol:
 
 @dataclass(frozen=True)
 class Momentum:
-    """The options of ``torch.optim.SGD`` beyond its rate; `decoupled` decay multiplies, it does not enter the gradient."""
+    """Options of ``torch.optim.SGD`` beyond its rate; a `decoupled` decay multiplies and stays out of the gradient."""
 
     factor: float = 0.0
     dampening: float = 0.0
@@ -298,7 +301,7 @@ class MomentumSymbol:
         settles = max(0, math.ceil(min(self.shape.settles, 2.0**62)) - 1)
         log, product = ordered_products(later, (time - 1).clamp(min=0), settles)
         start = step(_rates(self.shape, 0, 1)[:, None] * eta, 1.0, True)[0, 0]
-        whole = torch.exp(log)[..., 0, None, None] * (product[..., 0, :, :] @ start)
+        whole = torch.exp(log.clamp(max=HUGE))[..., 0, None, None] * (product[..., 0, :, :] @ start)
         started = time > 0
         keep = torch.where(started, whole[..., 0, 0], 1.0)
         push = torch.where(started, whole[..., 0, 2], 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,6 +35,13 @@ def scalar(name: str, value: Any, *, positive: bool = False) -> Tensor:
     if positive and plain == 0:
         raise ValueError(f"{name} must be greater than 0, got 0.")
     return number
+
+
+def check_num_classes(num_classes: int) -> int:
+    """A whole number of at least 2."""
+    if isinstance(num_classes, bool) or int(num_classes) != num_classes or num_classes < 2:
+        raise ValueError(f"num_classes must be a whole number of at least 2, got {num_classes}.")
+    return int(num_classes)
 
 
 def check_labels(target: Tensor, num_classes: int) -> Tensor:
@@ -87,7 +95,7 @@ def check_tensor(name: str, value: Any, shape: tuple[int | None, ...]) -> Tensor
         raise ValueError(
             f"{name} must be a torch.Tensor, got {type(value).__name__}. Convert it: torch.as_tensor({name})."
         )
-    wanted = "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
+    wanted = str(tuple("any" if size is None else size for size in shape)).replace("'", "")
     fits = value.ndim == len(shape) and all(
         want is None or want == have for want, have in zip(shape, value.shape, strict=True)
     )
@@ -130,9 +138,17 @@ def check_start(features: Tensor, weight: Tensor, bias: Tensor | None, size: int
     check_alike(features=features, weight=weight, bias=bias)
 
 
+def _numbers(time: Any) -> Tensor:
+    try:
+        # through numpy, where Python's floats keep their 64 bits whatever torch's default dtype is
+        return time if isinstance(time, Tensor) else torch.as_tensor(np.asarray(time))
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"times must be numbers or a tensor of them, got {time!r}.") from None
+
+
 def check_times(time: Any) -> Tensor:
     """Times as a float64 CPU tensor, finite and not negative."""
-    value = torch.as_tensor(time, dtype=torch.float64).to("cpu")
+    value = _numbers(time).to("cpu", torch.float64)
     if not torch.isfinite(value).all():
         raise ValueError("times must be finite numbers. For infinite time ask limit() or direction().")
     if value.numel() and value.min() < 0:
@@ -142,7 +158,7 @@ def check_times(time: Any) -> Tensor:
 
 def check_steps(time: Any) -> Tensor:
     """Step counts as an int64 CPU tensor; whole numbers in a float tensor are accepted."""
-    value = torch.as_tensor(time).to("cpu")
+    value = _numbers(time).to("cpu")
     if value.dtype == torch.bool:
         raise ValueError("descent counts whole steps, got booleans.")
     if value.is_floating_point():
