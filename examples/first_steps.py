@@ -87,7 +87,7 @@ def main() -> None:
         right.semilogx(moments, path.accuracy(moments), color=color, label=name)
     floor = (counts[0] + counts[1]).item() / counts.sum().item()
     right.axhline(floor, color="gray", linestyle=":", linewidth=1)
-    right.text(1.2, floor + 0.012, f"share of the two largest classes: {floor:.2f}", fontsize=8, color="dimgray")
+    right.text(230, floor + 0.015, f"share of the two largest classes: {floor:.2f}", fontsize=8, color="dimgray")
     right.set(xlabel="step of gradient descent", ylabel="training accuracy", ylim=(0, 1.03))
     right.set_title("A long tail (100 : 1) collapses; the right weights do not", fontsize=10)
     right.legend(frameon=False, loc="lower right")
