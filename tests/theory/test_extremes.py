@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from oracles import assert_exact
 from strategies import Case, cases, make_case, named_cases, soft_cases
-
 from unhinge import cosine, warmup
 
 NAMED = named_cases()

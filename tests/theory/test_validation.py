@@ -7,8 +7,8 @@ import re
 
 import pytest
 import torch
-from strategies import make_case
 
+from strategies import make_case
 from unhinge import LayerPeeled, constant, cosine, exponential, piecewise, step, summarize, warmup
 
 CASE = make_case([2, 2, 2], bias=True)
@@ -191,7 +191,10 @@ STREAMS = {
     "labels out of range": (lambda: summarize([(CASE.features, LABELS + 1)], 3), ["0 .. 2", "3"]),
     "nan": (lambda: summarize([(with_entry(CASE.features, NAN), LABELS)], 3), ["features", "NaN"]),
     "flat features": (lambda: summarize([(CASE.features[:, 0], LABELS)], 3), ["features", "(6,)"]),
-    "hard and soft": (lambda: summarize([(CASE.features, LABELS), (CASE.features, SOFT)], 3), ["integers", "probabilities"]),
+    "hard and soft": (
+        lambda: summarize([(CASE.features, LABELS), (CASE.features, SOFT)], 3),
+        ["integers", "probabilities"],
+    ),
     "another width": (
         lambda: summarize([(CASE.features, LABELS), (CASE.features[:, :2], LABELS)], 3),
         ["features", "3", "2"],

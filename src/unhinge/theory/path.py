@@ -53,18 +53,19 @@ class Start:
 
         Norms and inner products at any time follow from these alone, and without the cancellation of a Gram matrix.
         """
-        x, y, groups = self.x.double(), self.y.double(), int(self.group.max()) + 1
+        x, y = self.x.to("cpu", torch.float64), self.y.to("cpu", torch.float64)
+        groups = int(self.group.max()) + 1
 
         def total(per_row: Tensor) -> Tensor:
-            return torch.zeros(groups, dtype=torch.float64).index_add(0, self.group, per_row.cpu())
+            return torch.zeros(groups, dtype=torch.float64).index_add(0, self.group, per_row)
 
         xx, xy = total(torch.linalg.vecdot(x, x)), total(torch.linalg.vecdot(x, y))
         slope = torch.where(xx > 0, xy / torch.where(xx > 0, xx, 1.0), 0.0)
-        apart = y - slope.to(y)[self.group.to(y.device), None] * x
+        apart = y - slope[self.group, None] * x
         long, tall = safe_sqrt(xx), safe_sqrt(total(torch.linalg.vecdot(apart, apart)))
         zero = torch.zeros((), dtype=torch.float64)
         factor = torch.stack([long, torch.zeros_like(long), slope * long, tall], -1)
-        aside = zero if self.aside is None else safe_sqrt(self.aside.double().pow(2).sum().cpu())
+        aside = zero if self.aside is None else safe_sqrt(self.aside.to("cpu", torch.float64).pow(2).sum())
         rest = torch.stack([safe_sqrt(self.scatter), zero, zero, aside])
         result = torch.cat([factor, rest[None]]).unflatten(-1, (2, 2))
         if not torch.isfinite(result.detach()).all():
@@ -113,9 +114,9 @@ class LinearPath:
 
         Biases without decay and with a constant pull run to infinity, and are returned as such.
         """
-        ends = self.schedule.shape.settles
-        if self.schedule.shape.floor == 0 and math.isfinite(ends) and not self._moving:
-            return self.at(math.ceil(ends) if self.discrete else ends)
+        ends = self._ends
+        if ends is not None:
+            return self.at(ends)
         growth = self.propagator.growth(torch.ones((), dtype=torch.float64)).item()
         if growth > self.propagator.neutral:
             raise ValueError(
@@ -182,9 +183,8 @@ class LinearPath:
     def time_to(self, distance: Any) -> Tensor:
         """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never."""
         self._check_start()
-        ends = self.schedule.shape.settles
-        stops = self.schedule.shape.floor == 0 and math.isfinite(ends) and not self._moving
-        horizon = math.ceil(ends) if stops else (2.0**62 if self.discrete else 1e300)
+        ends = self._ends
+        horizon = (2.0**62 if self.discrete else 1e300) if ends is None else float(ends)
         wanted = torch.as_tensor(distance, dtype=torch.float64)
         found = [self._time_to(value, horizon) for value in wanted.reshape(-1).tolist()]
         return self._like(torch.stack(found).reshape(wanted.shape))
@@ -244,8 +244,15 @@ class LinearPath:
         return []
 
     @property
-    def _moving(self) -> bool:
-        return isinstance(self.propagator, Ordered) and self.propagator.moving
+    def _ends(self) -> float | None:
+        """The time after which all rates are zero; None if some rate stays positive."""
+        if isinstance(self.propagator, Ordered):
+            stops, ends = not self.propagator.moving, self.propagator.settles
+        else:
+            stops, ends = self.schedule.shape.floor == 0, self.schedule.shape.settles
+        if not stops:
+            return None
+        return math.ceil(ends) if self.discrete else ends
 
     def _check_start(self) -> None:
         if not bool((self.start.factor.detach() != 0).any()):
@@ -277,6 +284,13 @@ class LinearPath:
 
     def _multiple(self, lr: float | None) -> Tensor:
         """The rate asked for as a multiple of the schedule's peak."""
+        if isinstance(self.propagator, Ordered):
+            if lr is not None or not self.propagator.moving:
+                raise ValueError(
+                    "exponents at another rate are known for proportional rates only: here features and prototypes "
+                    "follow schedules of different shape. Ask growth() and rate() of a path whose schedules settle."
+                )
+            return torch.ones((), dtype=torch.float64)
         if lr is not None:
             return torch.as_tensor(lr, dtype=torch.float64) / self.schedule.peak
         floor = self.schedule.shape.floor
@@ -355,7 +369,7 @@ class LinearPath:
         """x, y and the untouched prototypes in an orthonormal basis of their span, and that basis (p, q) if q < p."""
         start = self.start
         aside = start.x.new_zeros(0, start.x.shape[1]) if start.aside is None else start.aside
-        stacked = torch.cat([start.x, start.y, aside]).double()
+        stacked = torch.cat([start.x, start.y, aside]).to("cpu", torch.float64)
         basis = None
         if stacked.shape[0] < stacked.shape[1]:
             basis = torch.linalg.qr(stacked.mT)[0]
@@ -370,7 +384,7 @@ class LinearPath:
         start = self.start
         assert start.features is not None
         assert start.targets is not None
-        apart = (start.features - start.targets.expand(start.rows)).double()
+        apart = (start.features - start.targets.expand(start.rows)).to("cpu", torch.float64)
         basis = self._compressed[3]
         return apart if basis is None else apart @ basis
 

@@ -127,7 +127,7 @@ def summarize_in_memory(features: Tensor, targets: Targets) -> tuple[Tensor, Ten
         centers = rows / targets.counts.to(rows).sqrt()[:, None]
         return rows, scatter_around(centers, features, targets.labels)
     rest = features - targets.expand(rows)
-    return rows, rest.double().pow(2).sum().cpu()
+    return rows, rest.to("cpu", torch.float64).pow(2).sum()
 
 
 def scatter_around(centers: Tensor, features: Tensor, labels: Tensor, sums: Tensor | None = None) -> Tensor:
