@@ -181,7 +181,12 @@ def _rounded(case: Any, m: mp.matrix, features: mp.matrix, weight: mp.matrix, ti
     logits = weight * features.T
     loss = -mp.fsum(m[c, i] * logits[c, i] for c in range(m.rows) for i in range(m.cols))
     return Exact(
-        np.array(features.tolist(), dtype=float), np.array(weight.tolist(), dtype=float), mp.log(norm), bias, scale, loss
+        np.array(features.tolist(), dtype=float),
+        np.array(weight.tolist(), dtype=float),
+        mp.log(norm),
+        bias,
+        scale,
+        loss,
     )
 
 
@@ -293,10 +298,10 @@ def ode_flow(
     state = np.concatenate([case.features.double().numpy().ravel(), case.weight.double().numpy().ravel(), bias])
     kappa = m.sum(1)
 
-    def slope(t: float, flat: np.ndarray, side: float) -> np.ndarray:
+    def slope(t: float, flat: np.ndarray) -> np.ndarray:
         h, w, b = np.split(flat, [n * dim, (n + classes) * dim])
         h, w = h.reshape(n, dim), w.reshape(classes, dim)
-        one, two = rates[0](t + side), rates[1](t + side)
+        one, two = (float(rate(float(t))) for rate in rates)
         dh = one * (m.T @ w - case.feature_decay * h)
         dw = 0 * w if frozen else two * (m @ h - case.weight_decay * w)
         db = two * (kappa - case.weight_decay * b)
@@ -306,8 +311,10 @@ def ode_flow(
     for left, right in zip(edges, edges[1:], strict=False):
         inside = (right - left) * 1e-13
 
-        def clipped(t: float, flat: np.ndarray, left: float = left, right: float = right, inside: float = inside) -> Any:
-            return slope(min(max(t, left + inside), right - inside), flat, 0.0)
+        def clipped(
+            t: float, flat: np.ndarray, left: float = left, right: float = right, inside: float = inside
+        ) -> Any:
+            return slope(min(max(t, left + inside), right - inside), flat)
 
         solved = scipy.integrate.solve_ivp(clipped, (left, right), state, method="DOP853", rtol=1e-12, atol=1e-14)
         state = solved.y[:, -1]
@@ -373,7 +380,9 @@ def run_sgd(
             found[step] = tuple(None if x is None else x.detach().clone() for x in (features, weight, bias))
         optimizer.zero_grad()
         torch_loss(case, features, weight, bias).backward()
-        for group, rate, decay in zip(optimizer.param_groups, rates, (case.feature_decay, case.weight_decay), strict=False):
+        for group, rate, decay in zip(
+            optimizer.param_groups, rates, (case.feature_decay, case.weight_decay), strict=False
+        ):
             group["lr"] = float(rate(step))
             if decoupled:
                 with torch.no_grad():
@@ -407,9 +416,7 @@ def collapse(features: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> di
     for name, rows in (("features", centred), ("weight", weight)):
         norms = np.linalg.norm(rows, axis=1)
         result[f"nc2_norm_{name}"] = norms.std() / norms.mean()
-        cosines = [
-            rows[a] @ rows[b] / (norms[a] * norms[b]) for a in range(classes) for b in range(classes) if a != b
-        ]
+        cosines = [rows[a] @ rows[b] / (norms[a] * norms[b]) for a in range(classes) for b in range(classes) if a != b]
         result[f"nc2_angle_{name}"] = float(np.mean(np.abs(np.array(cosines) + 1 / (classes - 1))))
         gram = rows @ rows.T
         frame = np.eye(classes) - 1 / classes

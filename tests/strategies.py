@@ -93,7 +93,9 @@ def named_cases() -> dict[str, Case]:
         "two classes": make_case([2, 2], gamma=0.6),
         "two classes, gamma one": make_case([2, 2], gamma=1.0),
         "one example per class": make_case([1, 1, 1, 1, 1]),
-        "unequal decays": make_case([3, 3, 3], gamma=0.3, feature_decay=0.05, weight_decay=0.2, lr=(0.2, 0.05), bias=True),
+        "unequal decays": make_case(
+            [3, 3, 3], gamma=0.3, feature_decay=0.05, weight_decay=0.2, lr=(0.2, 0.05), bias=True
+        ),
         "strong decays": make_case([2, 2, 2], feature_decay=0.9, weight_decay=0.7, bias=True),
         "one decay": make_case([2, 2, 2], gamma=0.2, feature_decay=0.3, lr=(0.03, 0.4)),
         "imbalanced": make_case([5, 3, 1], gamma=0.3, bias=True),

@@ -3,26 +3,36 @@
 from unhinge.theory import (
     LayerPeeled,
     Schedule,
+    Spherical,
     State,
     constant,
     cosine,
+    empirical_ntk,
     exponential,
+    minibatch_moments,
     piecewise,
+    smooth_labels,
     step,
     summarize,
+    symmetric_noise,
     warmup,
 )
 
 __all__ = [
     "LayerPeeled",
     "Schedule",
+    "Spherical",
     "State",
     "constant",
     "cosine",
+    "empirical_ntk",
     "exponential",
+    "minibatch_moments",
     "piecewise",
+    "smooth_labels",
     "step",
     "summarize",
+    "symmetric_noise",
     "warmup",
 ]
 

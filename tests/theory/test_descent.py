@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+
 from oracles import joint_norm, run_sgd
 from strategies import Case, make_case, named_cases
-
 from unhinge import constant, cosine, exponential, piecewise, step, warmup
 
 NAMED = named_cases()
@@ -171,6 +171,7 @@ def test_halving_the_step_halves_the_distance_to_the_flow(name):
 def test_descent_matches_the_power_of_the_step_at_a_million_steps(name, options):
     """The step is a fixed matrix: its million-th power by repeated squaring in numpy, each product rescaled."""
     import numpy as np
+
     from oracles import generator
 
     case = NAMED[name]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from oracles import EPS, DenseFlow, Exact, ThinFlow, assert_exact, singular_values, worst
 from strategies import Case, cases, make_case, named_cases, soft_cases
 

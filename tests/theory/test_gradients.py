@@ -10,11 +10,11 @@ import math
 
 import pytest
 import torch
-from oracles import differentiable_flow, joint_norm, torch_loss
-from strategies import Case, make_case, named_cases
 from torch import Tensor
 from torch.autograd import gradcheck
 
+from oracles import differentiable_flow, joint_norm, torch_loss
+from strategies import Case, make_case, named_cases
 from unhinge import LayerPeeled, Schedule, cosine, warmup
 from unhinge.theory.schedules import Constant
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+
 from oracles import DenseFlow, ThinFlow, assert_exact, joint_norm, singular_values
 from strategies import Case, cases, make_case, named_cases
-
 from unhinge import cosine, exponential, step, warmup
 from unhinge.theory import best_gamma
 

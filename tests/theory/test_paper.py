@@ -41,7 +41,9 @@ def test_the_five_parts_add_up_are_orthogonal_and_are_projections(size):
 def test_each_part_is_an_eigenspace_of_the_gradient_map(size, gamma):
     features, weight, labels = start(*size)
     first, second = paper.eigenvalues(size[0], size[1], gamma)
-    for part, value in zip(paper.projections(features, weight, labels), (first, -first, second, -second, 0.0), strict=True):
+    for part, value in zip(
+        paper.projections(features, weight, labels), (first, -first, second, -second, 0.0), strict=True
+    ):
         h, w = part.features.clone().requires_grad_(), part.weight.clone().requires_grad_()
         logits = h @ w.T
         true = logits.gather(1, labels[:, None]).squeeze(1)

@@ -25,7 +25,7 @@ from unhinge.theory.spectrum import Spectrum
 from unhinge.theory.state import State, fitting_scale
 from unhinge.theory.targets import HardTargets, Targets
 
-__all__ = ["LinearPath", "Start", "differentiable_time", "first_time_below"]
+__all__ = ["LinearPath", "Start", "differentiable_time", "first_time_below", "scaled"]
 
 CHUNK = 1 << 22  # numbers held at once by questions that need each example
 
@@ -141,7 +141,7 @@ class LinearPath:
         rows = blocks.relative() @ self.start.factor
         inner = (rows[..., 0, :] * rows[..., 1, :]).sum(-1)
         total = -(self.spectrum.sigma * inner).sum(-1)
-        value = _scaled(total, 2 * blocks.lead)
+        value = scaled(total, 2 * blocks.lead)
         if self.start.bias is not None:
             value = value - self._bias64(moments) @ self.drive
         return self._like(value)
@@ -270,7 +270,7 @@ class LinearPath:
     def _side_norm(self, time: Any, side: int) -> Tensor:
         blocks = self._blocks(self.propagator.times(time))
         rows = (blocks.relative() @ self.start.factor)[..., side, :]
-        return self._like(_scaled(safe_sqrt(rows.pow(2).sum((-2, -1))), blocks.lead))
+        return self._like(scaled(safe_sqrt(rows.pow(2).sum((-2, -1))), blocks.lead))
 
     def _distance(self, moments: Tensor) -> Tensor:
         final = self._lead.matrix @ self.start.factor
@@ -467,7 +467,7 @@ class LinearPath:
         return (logits.argmax(-1) == start.targets.labels.cpu()).double().mean(-1)
 
 
-def _scaled(value: Tensor, log: Tensor) -> Tensor:
+def scaled(value: Tensor, log: Tensor) -> Tensor:
     """value * exp(log), infinite where that overflows but never 0 * inf."""
     return torch.where(value == 0, value, value * torch.exp(torch.where(value == 0, 0.0, log)))
 

@@ -1,0 +1,135 @@
+r"""Noisy labels in expectation are soft labels  [eq: label-noise].
+
+The unhinged loss is linear in the target, so training on labels redrawn at every step has the mean of training on
+their probabilities. Symmetric noise of rate :math:`\rho` on balanced classes multiplies the leading singular value by
+:math:`f = 1 - \rho\frac{C}{C-1}` and leaves the other one alone; at :math:`\gamma = \frac1{C-1}` that other one is zero
+and noise only slows time down.
+
+One *fixed* noisy labelling is a different problem, the one whose (imbalanced) hard labels are the noisy ones: free
+features follow whatever label they are given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.spectrum import as_gamma
+from unhinge.theory.validation import check_labels, check_num_classes, check_tensor, scalar
+
+__all__ = ["class_conditional_noise", "slow_down", "smooth_labels", "symmetric_noise", "tolerated_noise"]
+
+
+def symmetric_noise(labels: Tensor, num_classes: int, rate: float) -> Tensor:
+    r"""Each label kept with probability :math:`1 - \rho`, else any *other* class alike, shape :math:`(n, C)` float64.
+
+    Arguments:
+        labels: True classes :math:`(n,)`.
+        num_classes: :math:`C`.
+        rate: :math:`\rho`, the probability of a wrong label.
+
+    Example:
+        >>> symmetric_noise(torch.tensor([0, 2]), num_classes=3, rate=0.2)
+        tensor([[0.8000, 0.1000, 0.1000],
+                [0.1000, 0.1000, 0.8000]], dtype=torch.float64)
+    """
+    share = _probability("rate", rate)
+    others = share / (check_num_classes(num_classes) - 1)
+    return _spread(labels, num_classes, 1 - share, others)
+
+
+def smooth_labels(labels: Tensor, num_classes: int, epsilon: float) -> Tensor:
+    r"""Label smoothing, :math:`(1 - \varepsilon)` on the true class plus :math:`\varepsilon / C` on every class.
+
+    The same as symmetric noise of rate :math:`\varepsilon \frac{C-1}{C}`, whose slow-down is :math:`1 - \varepsilon`.
+
+    Example:
+        >>> smooth_labels(torch.tensor([1]), num_classes=2, epsilon=0.1)
+        tensor([[0.0500, 0.9500]], dtype=torch.float64)
+    """
+    share = _probability("epsilon", epsilon)
+    others = share / check_num_classes(num_classes)
+    return _spread(labels, num_classes, 1 - share + others, others)
+
+
+def class_conditional_noise(labels: Tensor, transition: Tensor) -> Tensor:
+    r"""Labels of class i become class j with probability :math:`T_{ij}`, shape :math:`(n, C)`, dtype of `transition`.
+
+    Arguments:
+        labels: True classes :math:`(n,)`.
+        transition: :math:`T`, shape :math:`(C, C)`, rows that sum to 1.
+
+    Example:
+        >>> class_conditional_noise(torch.tensor([1, 0, 1]), torch.tensor([[1.0, 0.0], [0.25, 0.75]]))
+        tensor([[0.2500, 0.7500],
+                [1.0000, 0.0000],
+                [0.2500, 0.7500]])
+    """
+    check_tensor("transition", transition, (None, None))
+    num_classes = transition.shape[0]
+    if transition.shape[1] != num_classes:
+        raise ValueError(
+            f"transition must be square, one row and one column per class, got {tuple(transition.shape)}. "
+            "Entry (i, j) is the probability that an example of class i is labelled j."
+        )
+    drift = (transition.sum(1, dtype=torch.float64) - 1).abs().max().item()
+    if transition.min() < 0 or drift > 16 * num_classes * torch.finfo(transition.dtype).eps:
+        raise ValueError(
+            f"each row of transition must be a distribution, but the smallest entry is {transition.min().item():.3g} "
+            f"and one row's sum is off by {drift:.3g}. Divide each row by its sum; if its columns sum to 1, transpose "
+            f"it."
+        )
+    return transition[_labels(labels, num_classes).to(transition.device)]
+
+
+def slow_down(num_classes: int, rate: float) -> float:
+    r"""The factor :math:`f = 1 - \rho \frac{C}{C-1}` of the leading singular value under symmetric noise.
+
+    At :math:`\gamma = \frac1{C-1}` the noisy path at time t is the clean path at time f t (decays divided by f). Zero
+    at :math:`\rho = \frac{C-1}{C}`, where labels say nothing, and negative beyond, where they lie.
+
+    Example:
+        >>> slow_down(num_classes=10, rate=0.45)
+        0.5
+    """
+    classes = check_num_classes(num_classes)
+    return 1 - _probability("rate", rate) * classes / (classes - 1)
+
+
+def tolerated_noise(num_classes: int, gamma: float | None = None) -> float:
+    r"""The rate of symmetric noise below which balanced classes keep their clean limit  [eq: tolerated-noise].
+
+    :math:`\rho < \frac{C-1}{C}\big(1 - \frac{|1+\gamma-\gamma C|}{1+\gamma}\big)`: the mode of the class differences
+    must keep the larger singular value. Zero where it does not have it even without noise, :math:`\gamma = 0` or
+    :math:`\gamma \ge \frac2{C-2}`.
+
+    Example:
+        >>> tolerated_noise(num_classes=10), tolerated_noise(num_classes=10, gamma=0.0)
+        (0.9, 0.0)
+    """
+    classes = check_num_classes(num_classes)
+    value = scalar("gamma", 1 / (classes - 1) if gamma is None else gamma).detach()
+    ratio = as_gamma(value, classes).nu.abs().item()
+    return max(0.0, (classes - 1) / classes * (1 - ratio))
+
+
+def _spread(labels: Tensor, num_classes: int, true: float, others: float) -> Tensor:
+    checked = _labels(labels, num_classes)
+    rows = torch.full((len(checked), num_classes), others, dtype=torch.float64, device=checked.device)
+    return rows.scatter_(1, checked[:, None], true)
+
+
+def _labels(labels: Any, num_classes: int) -> Tensor:
+    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        came = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise ValueError(f"labels must be an integer tensor of shape (n,), got {came}. Noise acts on hard labels only.")
+    return check_labels(labels, num_classes)
+
+
+def _probability(name: str, value: float) -> float:
+    share = scalar(name, value).item()
+    if share > 1:
+        raise ValueError(f"{name} must lie in [0, 1], got {share:g}. It is a probability, not a percentage.")
+    return share
