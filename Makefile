@@ -3,6 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
+BENCH ?= dynamics spherical kernel
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -41,8 +42,8 @@ types: setup ## Check types with mypy
 format: setup ## Fix what ruff can fix, and format
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-bench: setup ## Measure speed and accuracy of the exact dynamics
-	@MPLBACKEND=Agg $(BIN)/python benchmarks/dynamics.py $(ARGS)
+bench: setup ## Measure speed and accuracy beside our peers (half an hour; one script: make bench BENCH=dynamics)
+	@for name in $(BENCH); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done
 
 setup: $(STAMP) ## Make .venv with everything in it (nothing to do when up to date)
 

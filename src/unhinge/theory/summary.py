@@ -7,8 +7,11 @@ update, never as a difference of large sums: it stays accurate when the features
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -16,6 +19,8 @@ from torch import Tensor
 
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.validation import check_counts, check_labels, check_soft_labels, check_tensor
+
+Item = TypeVar("Item")
 
 __all__ = ["HardSummary", "SoftSummary", "Summary", "summarize", "summarize_in_memory"]
 
@@ -151,13 +156,15 @@ def scatter_around(centers: Tensor, features: Tensor, labels: Tensor, sums: Tens
     return torch.tensor(total, dtype=torch.float64)
 
 
-def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Summary:
+def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int, prefetch: int = 0) -> Summary:
     r"""One pass over `batches` of `(features, labels)`; memory does not depend on the number of examples.
 
     Arguments:
         batches: Any iterable of pairs, for example a ``DataLoader`` or slices of a memory-mapped file. Features
             :math:`(b, p)`, labels :math:`(b,)` integers or :math:`(b, C)` probabilities.
         num_classes: The number of classes :math:`C`.
+        prefetch: Batches fetched ahead by a second thread, so that reading and summing overlap. Needs an iterable that
+            yields a new tensor each time, not one buffer filled again and again.
 
     Example:
         >>> x, y = torch.randn(12, 3, dtype=torch.float64), torch.arange(12) % 4
@@ -168,7 +175,7 @@ def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Sum
     """
     hard: _HardPass | None = None
     soft: SoftSummary | None = None
-    for features, labels in batches:
+    for features, labels in fetched_ahead(batches, prefetch) if prefetch else batches:
         check_tensor("features", features, (None, None))
         if not hasattr(labels, "is_floating_point") or len(labels) != len(features):
             raise ValueError(
@@ -188,6 +195,16 @@ def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Sum
     if hard is None:
         raise ValueError("the iterable of batches is empty; it must yield (features, labels) pairs.")
     return hard.summary()
+
+
+def fetched_ahead(items: Iterable[Item], count: int) -> Iterator[Item]:
+    """The same items, up to `count` of them fetched in advance by a background thread."""
+    with ThreadPoolExecutor(1) as reader:
+        iterator, end = iter(items), object()
+        waiting = deque(reader.submit(next, iterator, end) for _ in range(count))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(reader.submit(next, iterator, end))
+            yield cast(Item, item)
 
 
 def _soft_summary(features: Tensor, labels: Tensor, num_classes: int) -> SoftSummary:
