@@ -3,9 +3,9 @@ r"""How fast and how exact the exact paths are, beside what one would use instea
     python benchmarks/dynamics.py [--quick] [--save FILE]
 
 One run, threads pinned, peers measured beside us at the paper's size (p = 512, C = 100, N = 10): loss, norms and
-distance to the limit at 2,001 times up to 20,000 steps of size 0.1. The slow peers are measured on a part of the work that is
-proportional to the whole (the SGD loop on some steps), and the table says so. Errors are those of the normalised state
-at the end, in eps of its largest entry, against the two-mode closed form in 50-digit arithmetic.
+distance to the limit at 2,001 times up to 20,000 steps of size 0.1. The slow peers are measured on a part of the work
+that is proportional to the whole (the SGD loop on some steps), and the table says so. Errors are those of the
+normalised state at the end, in eps of its largest entry, against the two-mode closed form in 50-digit arithmetic.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from oracles import dense_target_matrix, expm_flow, objective, ode_flow, worst
 from strategies import Case, cases, make_case, named_cases
 from unhinge import LayerPeeled, constant, cosine, exponential, piecewise, step, warmup
+from unhinge.theory.schedules import as_schedule
 
 NAMED = named_cases()
 
@@ -82,17 +84,12 @@ SCHEDULES = {
 def test_a_schedule_knows_its_rate_and_its_integral(name):
     import scipy.integrate
 
-    schedule, rate, breaks = SCHEDULES[name]
-    case = make_case([2, 2])
-    path = case.flow(lr=schedule)  # a callable becomes a schedule on the way
-    schedule = path.schedule
+    given, rate, breaks = SCHEDULES[name]
+    schedule = as_schedule(given)  # a number or a callable becomes a schedule
     for time in (0.0, 1.3, 6.0, 12.4, 19.99, 25.0):
         assert schedule(time).item() == pytest.approx(rate(time), rel=1e-13, abs=1e-16)
         edges = [0.0, *[b for b in breaks if b < time], time]
-        area = sum(
-            scipy.integrate.quad(rate, a, b, epsabs=1e-13, epsrel=1e-13)[0]
-            for a, b in zip(edges, edges[1:], strict=False)
-        )
+        area = sum(scipy.integrate.quad(rate, a, b, epsabs=1e-13, epsrel=1e-13)[0] for a, b in pairwise(edges))
         assert schedule.integral(time).item() == pytest.approx(area, rel=1e-11, abs=1e-13)
 
 

@@ -155,7 +155,7 @@ def test_weights_that_meant_to_restore_balance_do_so_despite_rounding():
     assert case.problem().balanced
 
 
-# ---- starts that miss the leading modes -------------------------------------------------------------------------------
+# ---- starts that miss the leading modes -----------------------------------------------------------------------------
 
 
 def test_a_start_with_opposed_parts_decays_along_the_smaller_eigenvalue():
@@ -324,7 +324,7 @@ def test_anchored_features_without_decay_diverge_along_their_targets():
     assert (late[0] / late[1]).item() == pytest.approx(2.0, rel=1e-4)
 
 
-# ---- growth and rate --------------------------------------------------------------------------------------------------
+# ---- growth and rate ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", HARD)
@@ -450,7 +450,7 @@ def test_a_rate_can_be_asked_for_another_learning_rate():
         case.flow(lr=cosine(0.1, total=10)).rate()
 
 
-# ---- hitting times ----------------------------------------------------------------------------------------------------
+# ---- hitting times --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tolerance", [0.5, 1e-3, 1e-12, 1e-100])
@@ -506,7 +506,7 @@ def test_anchored_time_to_a_distance_is_when_it_is_reached():
     assert path.distance(time).item() == pytest.approx(1e-6, rel=1e-9)
 
 
-# ---- the best gamma -----------------------------------------------------------------------------------------------------
+# ---- the best gamma -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("classes", [3, 4, 10])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.products import normalized, ordered_products, scan
-from unhinge.theory.propagators import Blocks, Lead, Rates, safe_sqrt
+from unhinge.theory.propagators import Blocks, Rates, safe_sqrt, survival
 from unhinge.theory.schedules import Schedule
 from unhinge.theory.symbols import DescentSymbol, FlowSymbol, Momentum, MomentumSymbol, falling
 from unhinge.theory.validation import check_steps, check_times
@@ -48,12 +48,14 @@ class Ordered:
     def split(self, time: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
         return torch.zeros(time.shape, dtype=torch.float64), blocks.relative()
 
-    def lead(self) -> Lead:
-        groups = len(self.products(self.times(0))[0])
+    @property
+    def ends(self) -> float | None:
+        return None if self.moving else self.settles
+
+    def lead(self) -> Tensor:
         if not self.moving:
-            final = self.blocks(self.times(math.ceil(self.settles)))
-            return Lead(final.relative(), torch.ones(groups, dtype=torch.bool))
-        exponent, angle, maps = self._tail()
+            return self.blocks(self.times(math.ceil(self.settles))).relative()
+        exponent, angle, maps = self.tail()
         top = exponent.max()
         leading = exponent >= top - 1e-12 * max(1.0, abs(top.item()))
         if bool((angle[leading].abs() > 1e-9).any()):
@@ -64,25 +66,27 @@ class Ordered:
         size = torch.where(leading[..., None, None], maps, 0.0).abs().amax()
         if not bool(torch.isfinite(size)) or size.item() > 1e7 * max(1.0, maps[leading].abs().median().item()):
             raise _linear_growth()
-        return Lead((maps * leading[..., None, None]).sum(1), leading.any(1))
+        return (maps * leading[..., None, None]).sum(1)
 
-    def growth(self, lr: Tensor) -> Tensor:
-        if not self.moving:
-            return torch.zeros((), dtype=torch.float64)
-        return self._tail()[0].max()
+    def growth(self, lr: float | None) -> Tensor:
+        return self._exponents(lr).max()
 
-    @property
-    def neutral(self) -> float:
-        return 1e-13
-
-    def rates_of_fall(self, lr: Tensor) -> Tensor:
-        exponent, _, _ = self._tail()
+    def falls(self, lr: float | None) -> Tensor:
+        exponent = self._exponents(lr)
         top = exponent.max()
         behind = exponent < top - 1e-12 * max(1.0, abs(top.item()))
         return torch.where(behind, exponent - top, -torch.inf)
 
-    def _tail(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.tail()
+    def final(self) -> Tensor:
+        return survival(self.growth(None).item(), 1e-13) * self.lead()
+
+    def _exponents(self, lr: float | None) -> Tensor:
+        if lr is not None or not self.moving:
+            raise ValueError(
+                "exponents at another rate are known for proportional rates only: here features and prototypes follow "
+                "schedules of different shape. Ask growth() and rate() of a path whose schedules settle."
+            )
+        return self.tail()[0]
 
 
 def _linear_growth() -> ValueError:

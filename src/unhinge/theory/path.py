@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
-from unhinge.theory.ordered import Ordered
-from unhinge.theory.propagators import Blocks, Commuting, Lead, safe_sqrt
-from unhinge.theory.schedules import Schedule
+from unhinge.theory.propagators import Blocks, Propagator, safe_sqrt
 from unhinge.theory.spectrum import Spectrum
 from unhinge.theory.state import State, fitting_scale
 from unhinge.theory.targets import HardTargets, Targets
@@ -81,11 +79,10 @@ class LinearPath:
     """The exact path under gradient flow or descent; made by `LayerPeeled.flow` and `LayerPeeled.descent`."""
 
     spectrum: Spectrum
-    propagator: Commuting | Ordered
+    propagator: Propagator
     start: Start
     drive: Tensor  # (C,) float64, constant pull on the biases
     weight_decay: Tensor  # ()
-    schedule: Schedule  # of the prototypes; of the features if the prototypes are frozen
     discrete: bool
 
     # ---- the state ----------------------------------------------------------------------------------------
@@ -106,7 +103,7 @@ class LinearPath:
         A schedule that falls to zero stops short of it: there the state itself ends at :meth:`limit`.
         """
         self._check_start()
-        features, weight = self._assemble(self._lead.matrix)
+        features, weight = self._assemble(self._lead)
         return State(features, weight).normalized()
 
     def limit(self) -> State:
@@ -117,19 +114,7 @@ class LinearPath:
         ends = self._ends
         if ends is not None:
             return self.at(ends)
-        growth = self.propagator.growth(torch.ones((), dtype=torch.float64)).item()
-        if growth > self.propagator.neutral:
-            raise ValueError(
-                f"Z diverges: its norm grows as exp({growth:.6g} x integrated rate), because the decays multiply to "
-                "less than the square of critical_decay. Ask direction() for the limit of Z/|Z|, or raise the decays."
-            )
-        lead = self._lead.matrix
-        if growth < -self.propagator.neutral:
-            lead = torch.zeros_like(lead)
-        elif isinstance(self.propagator, Commuting):
-            late = self.propagator.times(10**15)
-            lead = lead * self.propagator.split(late, self.propagator.blocks(late))[0]
-        features, weight = self._assemble(lead)
+        features, weight = self._assemble(self.propagator.final())
         return State(features, weight, self._bias_limit())
 
     # ---- scalar questions: nothing of size n or p -----------------------------------------------------------
@@ -169,7 +154,7 @@ class LinearPath:
         Arguments:
             lr: The rate of the prototypes; by default the one the schedule ends with.
         """
-        return self._like(self.propagator.growth(self._multiple(lr)))
+        return self._like(self.propagator.growth(lr))
 
     def rate(self, lr: float | None = None) -> Tensor:
         r"""Exponent of :meth:`distance`: it behaves as :math:`e^{\text{rate} \cdot t}`, so the rate is negative.
@@ -178,7 +163,7 @@ class LinearPath:
         there.
         """
         self._check_start()
-        return self._like(self.propagator.rates_of_fall(self._multiple(lr)).amax())
+        return self._like(self.propagator.falls(lr).amax())
 
     def time_to(self, distance: Any) -> Tensor:
         """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never."""
@@ -228,7 +213,7 @@ class LinearPath:
 
     @cached_property
     @torch.enable_grad()  # kept for later questions, so never cut from the graph by whoever asks first
-    def _lead(self) -> Lead:
+    def _lead(self) -> Tensor:
         return self.propagator.lead()
 
     def _blocks(self, moments: Tensor) -> Blocks:
@@ -245,14 +230,8 @@ class LinearPath:
 
     @property
     def _ends(self) -> float | None:
-        """The time after which all rates are zero; None if some rate stays positive."""
-        if isinstance(self.propagator, Ordered):
-            stops, ends = not self.propagator.moving, self.propagator.settles
-        else:
-            stops, ends = self.schedule.shape.floor == 0, self.schedule.shape.settles
-        if not stops:
-            return None
-        return math.ceil(ends) if self.discrete else ends
+        ends = self.propagator.ends
+        return math.ceil(ends) if self.discrete and ends is not None else ends
 
     def _check_start(self) -> None:
         if not bool((self.start.factor.detach() != 0).any()):
@@ -273,7 +252,7 @@ class LinearPath:
         return self._like(scaled(safe_sqrt(rows.pow(2).sum((-2, -1))), blocks.lead))
 
     def _distance(self, moments: Tensor) -> Tensor:
-        final = self._lead.matrix @ self.start.factor
+        final = self._lead @ self.start.factor
         square = final.pow(2).sum()
         share, rest = self.propagator.split(moments, self._blocks(moments))
         rows = rest @ self.start.factor
@@ -281,25 +260,6 @@ class LinearPath:
         across = safe_sqrt((rows - along[..., None, None, None] * final).pow(2).sum((-3, -2, -1)))
         angle = torch.atan2(across, (share + along) * square.sqrt())
         return 2 * torch.sin(angle / 2)
-
-    def _multiple(self, lr: float | None) -> Tensor:
-        """The rate asked for as a multiple of the schedule's peak."""
-        if isinstance(self.propagator, Ordered):
-            if lr is not None or not self.propagator.moving:
-                raise ValueError(
-                    "exponents at another rate are known for proportional rates only: here features and prototypes "
-                    "follow schedules of different shape. Ask growth() and rate() of a path whose schedules settle."
-                )
-            return torch.ones((), dtype=torch.float64)
-        if lr is not None:
-            return torch.as_tensor(lr, dtype=torch.float64) / self.schedule.peak
-        floor = self.schedule.shape.floor
-        if not floor > 0:
-            raise ValueError(
-                "the schedule does not end with a constant positive rate, so there is no exponent per unit of time. "
-                "Pass one: growth(lr=...), rate(lr=...); lr=1 gives exponents per unit of the integrated rate."
-            )
-        return torch.tensor(floor, dtype=torch.float64)
 
     def _time_to(self, wanted: float, horizon: float) -> Tensor:
         def measured(moments: Tensor) -> Tensor:

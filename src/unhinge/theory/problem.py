@@ -14,9 +14,9 @@ from torch import Tensor
 
 from unhinge.theory.anchored import AnchoredPath
 from unhinge.theory.kernel import KernelPath, solve_kernel
-from unhinge.theory.ordered import Ordered, ordered_descent, ordered_flow
+from unhinge.theory.ordered import ordered_descent, ordered_flow
 from unhinge.theory.path import LinearPath, Start
-from unhinge.theory.propagators import Commuting, Rates, commuting, eigen
+from unhinge.theory.propagators import Commuting, Propagator, Rates, commuting, eigen
 from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import Schedule, rate_pair
 from unhinge.theory.spectrum import HardSpectrum, Spectrum, as_gamma, hard_spectrum, soft_spectrum
@@ -181,12 +181,10 @@ class LayerPeeled:
         schedules = rate_pair(lr)
         rates = self._rates(schedules)
         if _together(schedules):
-            propagator: Commuting | Ordered = self._commuting(
-                start, rates, FlowSymbol(schedules[1].shape), self.weight_decay
-            )
+            propagator: Propagator = self._commuting(start, rates, FlowSymbol(schedules[1].shape), self.weight_decay)
         else:
             propagator = ordered_flow(self.spectrum.sigma, rates, schedules)
-        return self._path(start, propagator, schedules, discrete=False)
+        return self._path(start, propagator, discrete=False)
 
     def descent(
         self,
@@ -211,10 +209,8 @@ class LayerPeeled:
         options = Momentum(momentum, dampening, nesterov, decoupled)
         propagator = self._commuting_descent(start, rates, schedules, options)
         if propagator is None:
-            return self._path(
-                start, ordered_descent(self.spectrum.sigma, rates, schedules, options), schedules, discrete=True
-            )
-        return self._path(start, propagator, schedules, discrete=True)
+            return self._path(start, ordered_descent(self.spectrum.sigma, rates, schedules, options), discrete=True)
+        return self._path(start, propagator, discrete=True)
 
     def anchored(
         self, features: Tensor | Summary, weight: Tensor, bias: Tensor | None = None, lr: Any = 0.1
@@ -372,11 +368,8 @@ class LayerPeeled:
             return True
         return highest * min(decays) < 1 and highest * sum(decays) < 2
 
-    def _path(
-        self, start: Start, propagator: Commuting | Ordered, schedules: tuple[Schedule, Schedule], discrete: bool
-    ) -> LinearPath:
-        slower = schedules[1] if schedules[1].peak.item() > 0 else schedules[0]
-        return LinearPath(self.spectrum, propagator, start, self.bias_drive, self.weight_decay, slower, discrete)
+    def _path(self, start: Start, propagator: Propagator, discrete: bool) -> LinearPath:
+        return LinearPath(self.spectrum, propagator, start, self.bias_drive, self.weight_decay, discrete)
 
     def _anchored(
         self,

@@ -22,7 +22,7 @@ from torch import Tensor
 from unhinge.theory.spectrum import Spectrum
 from unhinge.theory.symbols import Symbol
 
-__all__ = ["Blocks", "Commuting", "Lead", "Propagator", "Rates", "safe_sqrt"]
+__all__ = ["Blocks", "Commuting", "Propagator", "Rates", "commuting", "eigen", "safe_divide", "safe_sqrt", "survival"]
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -59,20 +59,36 @@ class Blocks:
         return torch.exp(self.log)[..., None, None] * self.matrix
 
 
-@dataclass(frozen=True)
-class Lead:
-    r"""What survives: :math:`e^{-\text{lead}} Z(t) = a(t)\,Z_\pi + \text{rest}(t)`."""
-
-    matrix: Tensor  # (G, 2, 2), takes the start to Z_pi; zero on groups that fall behind
-    members: Tensor  # (G,) bool
-
-
 class Propagator(Protocol):
+    """What a path asks: matrices over time, and what is left of them in the end."""
+
     @property
     def requires_grad(self) -> bool: ...
-    def times(self, time: object) -> Tensor: ...
+    @property
+    def ends(self) -> float | None:
+        """The time after which all rates are zero; None if some rate stays positive."""
+
+    def times(self, time: object) -> Tensor:
+        """Checked times, in the unit of the optimizer."""
+
     def blocks(self, time: Tensor) -> Blocks: ...
-    def bias(self, time: Tensor) -> tuple[Tensor, Tensor]: ...
+    def bias(self, time: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Factors of :math:`b_0` and of the constant drive."""
+
+    def lead(self) -> Tensor:
+        r"""Matrices (G, 2, 2) that take the start to :math:`Z_\pi`, what survives; zero on groups that fall behind."""
+
+    def final(self) -> Tensor:
+        """Matrices (G, 2, 2) that take the start to the limit of Z itself; an error if it diverges."""
+
+    def split(self, time: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+        r"""The factor :math:`a(t)` of :math:`Z_\pi`, (*,), and the matrices (*, G, 2, 2) of all the rest."""
+
+    def growth(self, lr: float | None) -> Tensor:
+        """Exponent of the leading part per unit of time, at a constant rate of the prototypes."""
+
+    def falls(self, lr: float | None) -> Tensor:
+        """Exponents of the other parts of the start relative to it; -inf for those it does not have."""
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
@@ -168,18 +184,16 @@ class Commuting:
     def _tilt(self) -> tuple[Tensor, Tensor]:
         return tilt(self.spectrum.sigma, self.rates, self.radius)
 
-    def lead(self) -> Lead:
-        r"""The coefficients of :math:`Z_\pi`."""
-        eye = torch.eye(2, dtype=torch.float64)
-        larger = self.plus * self.leads[:, :1, None]
-        smaller = (eye - self.plus) * self.leads[:, 1:, None]
-        return Lead(larger + smaller, self.leads.any(1))
+    @property
+    def ends(self) -> float | None:
+        return self.symbol.shape.settles if self.symbol.shape.floor == 0 else None
+
+    def lead(self) -> Tensor:
+        minus = torch.eye(2, dtype=torch.float64) - self.plus
+        return self.plus * self.leads[:, :1, None] + minus * self.leads[:, 1:, None]
 
     def split(self, time: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
-        r"""The factor :math:`a(t)` of :math:`Z_\pi`, (*,), and the matrices of all the rest, (*, G, 2, 2).
-
-        Relative to the leading scale, and without cancellation, however small the rest has become.
-        """
+        """Without cancellation, however small the rest has become."""
         eye = torch.eye(2, dtype=torch.float64)
         whole = torch.where(self.leads.any(1)[:, None, None], 0.0, blocks.relative())
         behind = torch.stack([self.growing, self.decaying], 1) & ~self.leads & self.leads.any(1, keepdim=True)
@@ -191,20 +205,42 @@ class Commuting:
         none = torch.zeros(1, dtype=torch.float64)
         return self.symbol.factors(time, self.reference, none)[1][..., 0], whole
 
-    def growth(self, lr: Tensor) -> Tensor:
-        """Exponent of the leading part per unit of time at a constant rate."""
-        return self.symbol.growth(self.reference, lr)
+    def growth(self, lr: float | None) -> Tensor:
+        return self.symbol.growth(self.reference, self._multiple(lr))
 
-    @property
-    def neutral(self) -> float:
-        """Growth below this is no growth: the critical decay up to rounding."""
-        return 16 * EPS * (self.radius.max() + self.rates.mean_decay).item()
-
-    def rates_of_fall(self, lr: Tensor) -> Tensor:
-        """Exponents of all parts relative to the leading one, (G, 2); only those the start has, -inf elsewhere."""
-        falls = self.symbol.fall(self.reference, self.gaps.flatten(), lr).reshape(self.gaps.shape)
+    def falls(self, lr: float | None) -> Tensor:
+        falls = self.symbol.fall(self.reference, self.gaps.flatten(), self._multiple(lr)).reshape(self.gaps.shape)
         present = torch.stack([self.growing, self.decaying], 1) & ~self.leads
         return torch.where(present, falls, -torch.inf)
+
+    def _multiple(self, lr: float | None) -> Tensor:
+        """The rate asked for as a multiple of the schedule's peak."""
+        floor = self.symbol.shape.floor
+        if lr is not None:
+            return torch.as_tensor(lr, dtype=torch.float64) / self.rates.weight
+        if not floor > 0:
+            raise ValueError(
+                "the schedule does not end with a constant positive rate, so there is no exponent per unit of time. "
+                "Pass one: growth(lr=...), rate(lr=...); lr=1 gives exponents per unit of the integrated rate."
+            )
+        return torch.tensor(floor, dtype=torch.float64)
+
+    def final(self) -> Tensor:
+        unit = torch.ones((), dtype=torch.float64)
+        neutral = 16 * EPS * (self.radius.max() + self.rates.mean_decay).item()  # the critical decay up to rounding
+        survives = survival(self.symbol.growth(self.reference, unit).item(), neutral)
+        late = self.times(10**15)  # momentum leaves the neutral part with a factor of its own
+        return survives * self.split(late, self.blocks(late))[0] * self.lead()
+
+
+def survival(growth: float, neutral: float) -> float:
+    """1 for a leading part that neither grows nor decays, 0 for one that decays; an error for one that grows."""
+    if growth > neutral:
+        raise ValueError(
+            f"Z diverges: its norm grows as exp({growth:.6g} x integrated rate), because the decays multiply to less "
+            "than the square of critical_decay. Ask direction() for the limit of Z/|Z|, or raise the decays."
+        )
+    return 0.0 if growth < -neutral else 1.0
 
 
 def tilt(sigma: Tensor, rates: Rates, radius: Tensor) -> tuple[Tensor, Tensor]:

@@ -176,7 +176,7 @@ def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int, prefet
     hard: _HardPass | None = None
     soft: SoftSummary | None = None
     for features, labels in fetched_ahead(batches, prefetch) if prefetch else batches:
-        check_tensor("features", features, (None, None))
+        check_tensor("features", features, (None, None), finite=False)  # the sums will tell, without a second pass
         if not hasattr(labels, "is_floating_point") or len(labels) != len(features):
             raise ValueError(
                 "each batch must be a pair (features, labels) of tensors of the same length, "
@@ -208,6 +208,7 @@ def fetched_ahead(items: Iterable[Item], count: int) -> Iterator[Item]:
 
 
 def _soft_summary(features: Tensor, labels: Tensor, num_classes: int) -> SoftSummary:
+    check_tensor("features", features, (None, None))
     targets = as_targets(check_soft_labels(labels, num_classes), num_classes)
     assert isinstance(targets, SoftTargets)
     rows, scatter = summarize_in_memory(features, targets)
@@ -241,6 +242,9 @@ class _HardPass:
             first[labels[order]] = order
             self.centers[new] = features[first[new]]
         self.squares += scatter_around(self.centers, features, labels, self.sums)
+        if not torch.isfinite(self.squares):
+            check_tensor("features", features, (None, None))
+            raise ValueError("the squared norm of the features overflows; divide features and weight by one factor.")
         self.counts += here
 
     def summary(self) -> HardSummary:

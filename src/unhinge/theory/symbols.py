@@ -48,6 +48,8 @@ def log_abs1p(x: Tensor) -> Tensor:
 class Symbol(Protocol):
     """`time` is what :meth:`times` returned; `gap` holds K gaps below `base` (one, or one for each)."""
 
+    @property
+    def shape(self) -> Shape: ...
     def times(self, time: object) -> Tensor: ...
     def log(self, time: Tensor, base: Tensor) -> Tensor:
         r"""A smooth logarithmic scale of :math:`\Pi(base)`, shape of `time`."""

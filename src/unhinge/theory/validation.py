@@ -89,8 +89,8 @@ def check_soft_labels(target: Tensor, num_classes: int) -> Tensor:
     return target
 
 
-def check_tensor(name: str, value: Any, shape: tuple[int | None, ...]) -> Tensor:
-    """A finite float tensor of the given shape (None: any size)."""
+def check_tensor(name: str, value: Any, shape: tuple[int | None, ...], finite: bool = True) -> Tensor:
+    """A float tensor of the given shape (None: any size), of finite numbers unless `finite` is False."""
     if not isinstance(value, Tensor):
         raise ValueError(
             f"{name} must be a torch.Tensor, got {type(value).__name__}. Convert it: torch.as_tensor({name})."
@@ -107,7 +107,7 @@ def check_tensor(name: str, value: Any, shape: tuple[int | None, ...]) -> Tensor
     if value.dtype not in FLOATS:
         raise ValueError(f"{name} must have a floating dtype, got {value.dtype}. Call {name}.double() or .float().")
     # a sum is one fast pass and shows any NaN or infinity; only a suspicious one is worth a closer look
-    if not torch.isfinite(value.detach().sum()) and not torch.isfinite(value).all():
+    if finite and not torch.isfinite(value.detach().sum()) and not torch.isfinite(value).all():
         bad = int((~torch.isfinite(value)).sum())
         raise ValueError(
             f"{name} contains {bad} NaN or infinite values; the dynamics is linear in it, so every "
