@@ -19,6 +19,7 @@ from unhinge.theory.path import CHUNK, differentiable_time, first_time_below
 from unhinge.theory.propagators import safe_sqrt
 from unhinge.theory.schedules import Schedule
 from unhinge.theory.state import State
+from unhinge.theory.summary import streamed_away
 from unhinge.theory.symbols import Symbol
 from unhinge.theory.targets import HardTargets, Targets
 
@@ -96,10 +97,7 @@ class AnchoredPath:
     def accuracy(self, time: Any) -> Tensor:
         """Share of examples whose largest logit is their label's; costs O(n C) per time."""
         if self.features is None or self.targets is None:
-            raise ValueError(
-                "accuracy needs every example, and a streamed pass keeps only class sums. "
-                "Solve the problem from features in memory, or ask loss, norms and distance."
-            )
+            raise streamed_away("accuracy")
         moments = self._times(time)
         head = (self.weight - self.weight.mean(0)).detach().double()
         start = (self.features.detach().double() @ head.mT).cpu()
@@ -268,9 +266,6 @@ class AnchoredPath:
 
     def _assemble(self, keep: Tensor, push: Tensor) -> Tensor:
         if self.features is None or self.targets is None:
-            raise ValueError(
-                "the full state cannot be given after a streamed pass: it has one row per example, and the pass kept "
-                "only class sums. Ask loss, norms, distance or collapse, or solve from features in memory."
-            )
+            raise streamed_away("the full state")
         keep, push = self._like(keep)[..., None, None], self._like(push)[..., None, None]
         return keep * self.features + self.targets.expand(push * self.pull)

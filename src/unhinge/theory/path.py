@@ -21,6 +21,7 @@ from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.propagators import Blocks, Propagator, safe_sqrt
 from unhinge.theory.spectrum import Spectrum
 from unhinge.theory.state import State, fitting_scale
+from unhinge.theory.summary import streamed_away
 from unhinge.theory.targets import HardTargets, Targets
 
 __all__ = ["LinearPath", "Start", "differentiable_time", "first_time_below", "scaled"]
@@ -184,10 +185,7 @@ class LinearPath:
         """
         start = self.start
         if start.features is None or start.targets is None:
-            raise ValueError(
-                "accuracy needs every example, and a streamed pass keeps only class sums. "
-                "Solve the problem from features in memory, or ask loss, norms and distance."
-            )
+            raise streamed_away("accuracy")
         moments = self.propagator.times(time)
         flat = moments.reshape(-1)
         with torch.no_grad():
@@ -298,10 +296,7 @@ class LinearPath:
         """Features and prototypes from the matrices of the groups (*, G, 2, 2)."""
         start = self.start
         if start.features is None or start.targets is None:
-            raise ValueError(
-                "the full state cannot be given after a streamed pass: it has one row per example, and the pass kept "
-                "only class sums. Ask loss, norms, distance or collapse, or solve from features in memory."
-            )
+            raise streamed_away("the full state")
         small = self._like(matrix)
         x, y = self._rows(small)
         rows, weight = self.spectrum.synthesize(x, y)

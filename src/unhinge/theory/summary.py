@@ -22,7 +22,7 @@ from unhinge.theory.validation import check_counts, check_labels, check_soft_lab
 
 Item = TypeVar("Item")
 
-__all__ = ["HardSummary", "SoftSummary", "Summary", "summarize", "summarize_in_memory"]
+__all__ = ["HardSummary", "SoftSummary", "Summary", "streamed_away", "summarize", "summarize_in_memory"]
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,14 @@ def _check_mergeable(a: Summary, b: Summary) -> None:
             f"cannot merge summaries of {a.num_classes} and {b.num_classes} classes; "
             "pass the same num_classes to both passes."
         )
+
+
+def streamed_away(question: str) -> ValueError:
+    """The error of a question that needs the examples themselves."""
+    return ValueError(
+        f"{question} cannot be given after a streamed pass: it needs every example, and the pass kept only class sums. "
+        "Ask loss, norms, distance or collapse, or solve the problem from features in memory."
+    )
 
 
 def summarize_in_memory(features: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
