@@ -14,17 +14,17 @@ import os
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-import argparse  # noqa: E402
-import json  # noqa: E402
-import time  # noqa: E402
-from collections.abc import Callable  # noqa: E402
-from dataclasses import asdict, dataclass  # noqa: E402
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
-import mpmath as mp  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import mpmath as mp
+import torch
+from torch import Tensor
 
-from unhinge.theory.spherical import Spherical, SphericalPath  # noqa: E402
+from unhinge.theory.spherical import Spherical, SphericalPath
 
 DIM, CLASSES, SIZE, STEPS, LOOPED, CHECKED, RATE = 512, 100, 1000, 20_000, 200, 1000, 10.0
 EPS = torch.finfo(torch.float64).eps
@@ -126,11 +126,9 @@ def rows() -> list[Row]:
         true = exact_angle(features[0].tolist(), pulls(weight, target)[0].tolist(), CHECKED, rescaled)
         for asked, steps, checked in (("2,001 times", every, dense), ("the end", every[-1:], dense[-1:])):
             stepped = not rescaled and len(steps) > 1
-            state = path.at(checked[-1:]).features[0] if len(checked) == 1 else None
-            if state is None:
-                here = path.motion.position(checked)
-                along, across = here.norm[-1] * here.cos[-1], here.norm[-1] * here.sin[-1]
-                state = path._assemble(along, across)
+            here = path.motion.position(checked)  # at(checked) would hold every feature at every step
+            along, across = here.norm[-1] * here.cos[-1], here.norm[-1] * here.sin[-1]
+            state = path.motion.planes.assemble(along, across, like=features)
             error = ((state - expected).norm(dim=1).max() / expected.norm(dim=1).max()).item() / EPS
             angle = abs(path.angles(checked)[-1, 0].item() - true) / EPS
             seconds = best_of(3, lambda s=steps: ask(s))

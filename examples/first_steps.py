@@ -51,7 +51,9 @@ def main() -> None:
 
     steps, every = 500, 25
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    print(f"{'gamma':>8} {'rate per step':>14} {'steps to 1e-3':>14} {'exact':>10} {'SGD':>10} {'largest deviation':>18}")
+    print(
+        f"{'gamma':>8} {'rate per step':>14} {'steps to 1e-3':>14} {'exact':>10} {'SGD':>10} {'largest deviation':>18}"
+    )
     for gamma, name, color in zip((0.03, 1 / 9, 0.18), ("0.03", "1/9", "0.18"), COLORS, strict=True):
         path = LayerPeeled(labels, CLASSES, gamma).descent(features, weight, lr=LR)
         start = time.perf_counter()
@@ -72,7 +74,9 @@ def main() -> None:
         left.semilogy(exact, color=color, label=rf"$\gamma$ = {name}")
         left.semilogy(torch.arange(0, steps + 1, every), dots, "o", color=color, markersize=4, fillstyle="none")
         tail = torch.arange(steps // 2, steps + 1)
-        left.semilogy(tail, 1.6 * exact[steps // 2] * torch.exp(rate * (tail - steps // 2)), "--", color=color, linewidth=1)
+        left.semilogy(
+            tail, 1.6 * exact[steps // 2] * torch.exp(rate * (tail - steps // 2)), "--", color=color, linewidth=1
+        )
     left.set(xlabel="step of gradient descent", ylabel="distance of Z/|Z| to its limit")
     left.set_title("Exact (lines), SGD (dots), predicted rate (dashed)", fontsize=10)
     left.legend(frameon=False)

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import math
 import platform
+import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -34,6 +37,8 @@ CLASSES, DIM = 10, 16
 GAMMA = 1 / (CLASSES - 1)
 GROWTHS = 2.0  # e-folds of the fastest mode that are trained: the horizon, the same for every width
 CHECKPOINTS = 12
+
+Record = dict[str, Any]
 
 
 class Scaled(nn.Module):
@@ -125,7 +130,7 @@ def drift(start: NTKOperator, now: NTKOperator, probes: int, generator: torch.Ge
     return math.sqrt(change / size)
 
 
-def compare(kind: str, width: int, count: int, steps: int, checkpoints: int, seed: int) -> list[dict[str, float | str]]:
+def compare(kind: str, width: int, count: int, steps: int, seed: int) -> list[Record]:
     """One network, trained and predicted: a record for each checkpoint."""
     generator = torch.Generator().manual_seed(seed)
     images, target = digits(count)
@@ -136,36 +141,32 @@ def compare(kind: str, width: int, count: int, steps: int, checkpoints: int, see
     kernel = empirical_ntk(network, images, form="operator")
     path = LayerPeeled(target, CLASSES).kernel_flow(features, weight, kernel, lr=1.0)
     horizon = GROWTHS / path.growth().item()
-    marks = [round(steps * k / checkpoints) for k in range(checkpoints + 1)]
+    marks = [round(steps * k / CHECKPOINTS) for k in range(CHECKPOINTS + 1)]
     times = torch.tensor(marks, dtype=torch.float64) * horizon / steps
-    states, losses, accuracies = path.at(times), path.loss(times), path.accuracy(times)
+    states, losses = path.at(times), path.loss(times).tolist()
     predicting = time.perf_counter() - begin
     begin = time.perf_counter()
     trained = train(network, weight, images, target, horizon / steps, marks)
     training = time.perf_counter() - begin
-    records: list[dict[str, float | str]] = []
+    records = []
     for k, (real, head, loss, parameters) in enumerate(trained):
         network.load_state_dict(parameters)
         moved = empirical_ntk(network, images, form="operator")
         assert isinstance(kernel, NTKOperator)
         assert isinstance(moved, NTKOperator)
-        accuracy = ((real @ (head - head.mean(0)).mT).argmax(1) == target).double().mean().item()
         records.append(
             {
                 "network": kind,
                 "width": width,
-                "growths": GROWTHS * k / checkpoints,
-                "feature_error": relative(states.features[k] - real, real),
-                "movement_error": relative(states.features[k] - real, real - features) if k else 0.0,
+                "growths": GROWTHS * k / CHECKPOINTS,
+                "feature_error": relative(states.features[k] - real, real - features) if k else 0.0,
                 "weight_error": relative(states.weight[k] - head, head),
-                "loss_error": abs(losses[k].item() - loss) / max(abs(loss), 1e-12),
-                "loss_trained": loss,
-                "loss_predicted": losses[k].item(),
-                "accuracy_trained": accuracy,
-                "accuracy_predicted": accuracies[k].item(),
+                "loss_error": abs(losses[k] - loss) / max(abs(loss), 1e-12),
                 "kernel_drift": drift(kernel, moved, 8, generator),
-                "seconds_predicting": predicting,
-                "seconds_training": training,
+                "loss_trained": loss,
+                "loss_predicted": losses[k],
+                "predict_s": predicting,
+                "train_s": training,
             }
         )
     return records
@@ -175,7 +176,7 @@ def relative(difference: Tensor, size: Tensor) -> float:
     return (difference.norm() / size.norm()).item()
 
 
-def noisy_labels(count: int, share: float, seed: int, dim: int = 64) -> list[dict[str, float | str]]:
+def noisy_labels(count: int, share: float, seed: int, dim: int = 64) -> list[Record]:
     """One fixed noisy labelling: free features learn it by heart, features that share a smooth kernel do not."""
     generator = torch.Generator().manual_seed(seed)
     images, clean = digits(count)
@@ -192,7 +193,7 @@ def noisy_labels(count: int, share: float, seed: int, dim: int = 64) -> list[dic
         "free": problem.flow(features, weight, lr=1.0),
         "RBF kernel": problem.kernel_flow(features, weight, kernel, lr=1.0),
     }
-    records: list[dict[str, float | str]] = []
+    records = []
     for name, path in paths.items():
         for growths in (1.0, 4.0):
             moment = growths / path.growth().item()
@@ -209,61 +210,62 @@ def noisy_labels(count: int, share: float, seed: int, dim: int = 64) -> list[dic
     return records
 
 
-def plot(records: list[dict[str, float | str]], path: Path) -> None:
-    kinds = sorted({str(record["network"]) for record in records}, reverse=True)
-    figure, axes = plt.subplots(len(kinds), 3, figsize=(13, 3.8 * len(kinds)), squeeze=False)
-    panels = ("movement_error", "kernel_drift", "loss")
-    for row, kind in zip(axes, kinds, strict=True):
-        widths = sorted({int(record["width"]) for record in records if record["network"] == kind})
-        colors = plt.get_cmap("viridis")(torch.linspace(0, 0.9, len(widths)).numpy())
+def plot(records: list[Record], path: Path) -> None:
+    """A row for each network: error of the features, drift of the kernel, loss of the narrowest and the widest."""
+    networks = {"mlp": "MLP", "convnet": "ConvNet"}
+    figure, axes = plt.subplots(2, 3, figsize=(10, 5.4), sharex=True, layout="constrained")
+    for row, (kind, label) in zip(axes, networks.items(), strict=True):
+        widths = sorted({record["width"] for record in records if record["network"] == kind})
+        colors = plt.get_cmap("viridis_r")(torch.linspace(0.2, 0.95, len(widths)).numpy())
         for width, color in zip(widths, colors, strict=True):
-            mine = [record for record in records if record["network"] == kind and record["width"] == width]
-            at = [record["growths"] for record in mine]
-            for panel, axis in zip(panels[:2], row[:2], strict=True):
-                axis.semilogy(at[1:], [record[panel] for record in mine][1:], "o-", color=color, ms=3, label=width)
-            row[2].plot(at, [record["loss_trained"] for record in mine], color=color, label=width)
-            row[2].plot(at, [record["loss_predicted"] for record in mine], "--", color=color)
-        row[0].set(title=f"{kind}: error of the predicted features", ylabel="relative to how far they moved")
-        row[1].set(title=f"{kind}: drift of the kernel", ylabel=r"$\|K_t - K_0\| / \|K_0\|$")
-        lowest = min(float(record["loss_predicted"]) for record in records if record["network"] == kind)
-        row[2].set(title=f"{kind}: loss (dashed: predicted)", ylim=(1.5 * lowest, -0.1 * lowest))
-        for axis in row:
-            axis.set_xlabel("time, in e-folds of the fastest mode")
-            axis.grid(alpha=0.3)
-        row[0].legend(title="width", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+            mine = [record for record in records if (record["network"], record["width"]) == (kind, width)]
+            at, *curves = (
+                [record[key] for record in mine]
+                for key in ("growths", "feature_error", "kernel_drift", "loss_predicted", "loss_trained")
+            )
+            for axis, values in zip(row, curves[:2], strict=False):
+                axis.semilogy(at[1:], values[1:], "o-", color=color, ms=3, lw=1.4, label=width)
+            if width in (widths[0], widths[-1]):
+                row[2].plot(at, curves[2], color=color, lw=1.4)
+                row[2].plot(at, curves[3], "o", color=color, ms=4, mfc="none", label=f"width {width}")
+                lowest = 1.2 * curves[3][-1]  # of the widest: the narrowest runs away
+        row[0].set(ylabel=f"{label}\nerror / distance moved", ylim=(5e-3, 2))
+        row[1].set(ylabel=r"$\|K_t - K_0\| \,/\, \|K_0\|$", ylim=(5e-3, 20))
+        row[2].set(ylabel="loss", ylim=(lowest, -0.05 * lowest))
+        row[0].legend(title="width", fontsize=8, title_fontsize=8, ncols=2, frameon=False, loc="lower right")
+        row[2].legend(fontsize=8, frameon=False, loc="lower left")
+    titles = "Error of the predicted features", "Drift of the kernel", "Predicted (lines), trained (dots)"
+    for axis, title in zip(axes[0], titles, strict=True):
+        axis.set_title(title, fontsize=11)
+    for axis in axes[1]:
+        axis.set_xlabel("time, in e-folds of the fastest mode")
+    figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
-def horizon_of(records: list[dict[str, float | str]], limit: float) -> float:
-    """The last checkpoint up to which the error stays below `limit`."""
-    reached = 0.0
-    for record in records[1:]:
-        if float(record["movement_error"]) > limit:
-            break
-        reached = float(record["growths"])
-    return reached
+def holds_to(records: list[Record], limit: float) -> float:
+    """The last checkpoint up to which the error of the features stays below `limit`."""
+    good = itertools.takewhile(lambda record: record["feature_error"] <= limit, records)
+    return max(record["growths"] for record in good)
 
 
-def summary(records: list[dict[str, float | str]]) -> list[dict[str, float | str]]:
+def summary(records: list[Record]) -> list[Record]:
     """One row for each network and width: errors at one e-fold and at the end."""
     rows = []
-    for kind, width in dict.fromkeys((record["network"], record["width"]) for record in records):
-        mine = [record for record in records if (record["network"], record["width"]) == (kind, width)]
-        middle = min(mine, key=lambda record: abs(float(record["growths"]) - 1))
-        end = mine[-1]
-        row: dict[str, float | str] = {"network": kind, "width": width}
+    for _, group in itertools.groupby(records, lambda record: (record["network"], record["width"])):
+        mine = list(group)
+        middle, end = min(mine, key=lambda record: abs(record["growths"] - 1)), mine[-1]
+        row = {key: end[key] for key in ("network", "width")}
         for name, record in (("@1", middle), ("@end", end)):
-            for key in ("movement_error", "weight_error", "loss_error", "kernel_drift"):
-                row[f"{key.replace('movement', 'feature')}{name}"] = record[key]
-        row["holds_to_10%"] = horizon_of(mine, 0.1)
-        row["predict_s"], row["train_s"] = end["seconds_predicting"], end["seconds_training"]
-        rows.append(row)
+            for key in ("feature_error", "weight_error", "loss_error", "kernel_drift"):
+                row[key + name] = record[key]
+        rows.append(
+            row | {"holds_to_10%": holds_to(mine, 0.1), "predict_s": end["predict_s"], "train_s": end["train_s"]}
+        )
     return rows
 
 
-def table(rows: list[dict[str, float | str]]) -> str:
+def table(rows: list[Record]) -> str:
     """Records as Markdown."""
 
     def cell(value: float | str) -> str:
@@ -275,18 +277,14 @@ def table(rows: list[dict[str, float | str]]) -> str:
     return "\n".join(lines)
 
 
-def exponent(rows: list[dict[str, float | str]], kind: str) -> float:
+def exponent(rows: list[Record], kind: str) -> float:
     """Slope of log error over log width, by least squares."""
-    mine = [row for row in rows if row["network"] == kind]
-    x = torch.tensor([math.log(float(row["width"])) for row in mine])
-    y = torch.tensor([math.log(float(row["feature_error@1"])) for row in mine])
-    return (((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).pow(2).sum()).item()
+    points = [(math.log(row["width"]), math.log(row["feature_error@1"])) for row in rows if row["network"] == kind]
+    return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
-def report(
-    rows: list[dict[str, float | str]], noise: list[dict[str, float | str]], count: int, steps: int, seed: int
-) -> str:
-    kinds = dict.fromkeys(str(row["network"]) for row in rows)
+def report(rows: list[Record], noise: list[Record], count: int, steps: int, seed: int) -> str:
+    kinds = dict.fromkeys(row["network"] for row in rows)
     slopes = ", ".join(f"width^({exponent(rows, kind):.2f}) for the {kind}" for kind in kinds)
     return f"""# A network and its kernel at initialization
 
@@ -312,13 +310,6 @@ classes that only these tell apart.
 """
 
 
-def write_csv(rows: list[dict[str, float | str]], path: Path) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("kernel_prediction"), help="folder for tables and the figure")
@@ -334,14 +325,15 @@ def main() -> None:
     records = []
     for kind, sizes in widths.items():
         for width in sizes:
-            found = compare(kind, width, options.count, steps, CHECKPOINTS, options.seed)
+            found = compare(kind, width, options.count, steps, options.seed)
             records += found
-            print(f"{kind} of width {width}: predicted in {found[0]['seconds_predicting']:.1f} s, ", end="")
-            print(f"trained in {found[0]['seconds_training']:.1f} s", flush=True)
+            seconds = f"predicted in {found[0]['predict_s']:.1f} s, trained in {found[0]['train_s']:.1f} s"
+            print(f"{kind} of width {width}: {seconds}", flush=True)
     rows, noise = summary(records), noisy_labels(500, 0.4, options.seed)
-    write_csv(records, options.out / "kernel_prediction_all.csv")
-    write_csv(rows, options.out / "kernel_prediction.csv")
-    write_csv(noise, options.out / "noisy_labels.csv")
+    with (options.out / "kernel_prediction.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
     plot(records, options.out / "kernel_prediction.png")
     text = report(rows, noise, options.count, steps, options.seed)
     (options.out / "kernel_prediction.md").write_text(text)

@@ -1,4 +1,4 @@
-"""Options, seeds and profiles. The default dtype stays torch's own, as it is for users: tests ask for float64 by name."""
+"""Options, seeds and profiles. The default dtype stays torch's own, as users have it: tests name float64."""
 
 from __future__ import annotations
 

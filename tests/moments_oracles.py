@@ -28,14 +28,15 @@ class Sgd:
 
 
 def invariants(sgd: Sgd, features: Tensor, weight: Tensor) -> Tensor:
-    """Loss, |H|^2, |W|^2, within and between scatter of one state, by definition."""
+    """Loss, |H|^2, |W|^2, within and between scatter of one state or of many, by definition, (*, 5)."""
     logits = features @ weight.mT
-    true = logits.gather(1, sgd.target[:, None])[:, 0]
-    loss = (-true + sgd.gamma * (logits.sum(1) - true)).mean()
-    means = torch.stack([features[sgd.target == c].mean(0) for c in range(len(weight))])
-    within = (features - means[sgd.target]).pow(2).sum() / len(features)
-    between = (means[sgd.target] - features.mean(0)).pow(2).sum() / len(features)
-    return torch.stack([loss, features.pow(2).sum(), weight.pow(2).sum(), within, between])
+    true = logits[..., torch.arange(len(sgd.target)), sgd.target]
+    loss = (-true + sgd.gamma * (logits.sum(-1) - true)).mean(-1)
+    means = torch.stack([features[..., sgd.target == c, :].mean(-2) for c in range(weight.shape[-2])], -2)
+    means = means[..., sgd.target, :]
+    within = (features - means).pow(2).sum((-2, -1)) / len(sgd.target)
+    between = (means - features.mean(-2, keepdim=True)).pow(2).sum((-2, -1)) / len(sgd.target)
+    return torch.stack([loss, features.pow(2).sum((-2, -1)), weight.pow(2).sum((-2, -1)), within, between], -1)
 
 
 def one_step(sgd: Sgd, features: Tensor, weight: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -61,7 +62,7 @@ def enumerated(sgd: Sgd, steps: int) -> Tensor:
     found = [invariants(sgd, *states[0])]
     for _ in range(steps):
         states = [one_step(sgd, *state, batch) for state in states for batch in batches]
-        found.append(torch.stack([invariants(sgd, *state) for state in states]).mean(0))
+        found.append(invariants(sgd, *map(torch.stack, zip(*states, strict=True))).mean(0))
     return torch.stack(found)
 
 
@@ -132,5 +133,5 @@ def simulated(sgd: Sgd, steps: int, runs: int, seed: int = 0) -> tuple[Tensor, T
             (1 - sgd.lr[0] * sgd.feature_decay) * h + sgd.lr[0] * share @ w,
             (1 - sgd.lr[1] * sgd.weight_decay) * w + sgd.lr[1] * share.mT @ h,
         )
-    found = torch.stack([invariants(sgd, h[run], w[run]) for run in range(runs)])
+    found = invariants(sgd, h, w)
     return found.mean(0), found.std(0) / runs**0.5

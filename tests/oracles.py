@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import mpmath as mp
@@ -24,6 +25,7 @@ DIGITS = 100
 
 __all__ = [
     "EPS",
+    "DenseDescent",
     "DenseFlow",
     "Exact",
     "ThinFlow",
@@ -191,7 +193,7 @@ def _rounded(case: Any, m: mp.matrix, features: mp.matrix, weight: mp.matrix, ti
 
 
 class DenseFlow:
-    """Gradient flow through the eigenvectors of the full (n + C) x (n + C) generator, symmetrised; both rates positive."""
+    """Gradient flow by the eigenvectors of the full (n + C) x (n + C) generator, symmetrised; both rates positive."""
 
     def __init__(self, case: Any) -> None:
         self.case = case
@@ -230,8 +232,8 @@ class DenseFlow:
 
 
 class ThinFlow:
-    r"""The same for larger n, through the C x C matrix :math:`M M^\top`: the exponential of the full generator is a function
-    of it. Checked against :class:`DenseFlow`; one of the two rates may be 0."""
+    r"""The same for larger n, through the C x C matrix :math:`M M^\top`, of which the full exponential is a function.
+    Checked against :class:`DenseFlow`; one of the two rates may be 0."""
 
     def __init__(self, case: Any) -> None:
         self.case = case
@@ -273,6 +275,71 @@ class ThinFlow:
             return _rounded(case, self.m, features + self.reads * added, self.vectors * coefficients, time)
 
 
+class DenseDescent:
+    """SGD at constant rates as a power of its full step matrix, by repeated squaring in exact digits."""
+
+    def __init__(
+        self,
+        case: Any,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+        decoupled: bool = False,
+    ) -> None:
+        self.case, self.momentum = case, momentum
+        with mp.workdps(DIGITS):
+            self.m = m = target_matrix(case)
+            n, size = m.cols, m.cols + m.rows
+            rates = [_mpf(case.lr[0])] * n + [_mpf(case.lr[1])] * m.rows
+            decays = [_mpf(case.feature_decay)] * n + [_mpf(case.weight_decay)] * m.rows
+            mu, tau = _mpf(momentum), _mpf(dampening)
+            gradient, shrink = mp.matrix(size), mp.eye(size)
+            for i in range(size):
+                if decoupled:
+                    shrink[i, i] = 1 - rates[i] * decays[i]
+                else:
+                    gradient[i, i] = decays[i]
+            for i in range(n):
+                for c in range(m.rows):
+                    gradient[i, n + c] = gradient[n + c, i] = -m[c, i]
+            rate = mp.diag(rates)
+            # b <- mu b + (1 - tau) g, but b <- g in the first step; d = b, or g + mu b; z <- shrink z - rate d
+            if momentum == 0:
+                self.first = self.step = shrink - rate * gradient
+            else:
+                share = 1 - tau
+                eye = mp.eye(size)
+                fresh, kept, carry = (1 + mu, 1 + mu * share, mu * mu) if nesterov else (mp.mpf(1), share, mu)
+                self.first = self._stack(shrink - rate * gradient * fresh, None, gradient, None)
+                self.step = self._stack(shrink - rate * gradient * kept, -rate * carry, share * gradient, mu * eye)
+            self.start = _matrix(torch.cat([case.features, case.weight]))
+
+    @staticmethod
+    def _stack(a: mp.matrix, b: mp.matrix | None, c: mp.matrix, d: mp.matrix | None) -> mp.matrix:
+        size = a.rows
+        full = mp.matrix(2 * size, size if b is None else 2 * size)
+        for i in range(size):
+            for j in range(size):
+                full[i, j], full[size + i, j] = a[i, j], c[i, j]
+                if b is not None and d is not None:
+                    full[i, size + j], full[size + i, size + j] = b[i, j], d[i, j]
+        return full
+
+    def at(self, steps: int) -> Exact:
+        with mp.workdps(DIGITS):
+            state = self.start
+            if steps:
+                state = self.first * state
+                power, left = self.step, steps - 1
+                while left:
+                    if left & 1:
+                        state = power * state
+                    power, left = power * power, left >> 1
+            n, classes = self.m.cols, self.m.rows
+            without_bias = replace(self.case, bias=None)
+            return _rounded(without_bias, self.m, state[:n, :], state[n : n + classes, :], steps)
+
+
 # ---- double precision -----------------------------------------------------------------------------------------------
 
 
@@ -308,7 +375,7 @@ def ode_flow(
         return np.concatenate([dh.ravel(), dw.ravel(), db])
 
     edges = [0.0, *[b for b in breaks if 0 < b < time], time]
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in pairwise(edges):
         inside = (right - left) * 1e-13
 
         def clipped(
@@ -363,7 +430,7 @@ def run_sgd(
     decoupled: bool = False,
     frozen: bool = False,
 ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-    """torch.optim.SGD on the loss itself; the states after the given numbers of steps. `frozen` holds the prototypes."""
+    """torch.optim.SGD on the loss itself; the states after the given steps. `frozen` holds the prototypes."""
     features = torch.nn.Parameter(case.features.clone())
     weight = torch.nn.Parameter(case.weight.clone())
     bias = None if case.bias is None else torch.nn.Parameter(case.bias.clone())
@@ -434,8 +501,12 @@ def differentiable_flow(
     rates: tuple[Tensor, Tensor],
     state: tuple[Tensor, Tensor, Tensor | None],
     time: float,
+    shift: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The flow through torch's matrix exponential of the dense generator, differentiable in everything."""
+    """The flow through torch's matrix exponential of the dense generator, differentiable in everything.
+
+    The state comes divided by exp(shift * time), so that late directions neither overflow nor drown in rounding.
+    """
     features, weight, bias = state
     classes = case.num_classes
     shares = torch.tensor(_float_weights(case), dtype=torch.float64)  # (n, C)
@@ -445,7 +516,9 @@ def differentiable_flow(
     zero = torch.zeros((), dtype=torch.float64)
     top = torch.cat([-rates[0] * decays[0] * torch.eye(n).double(), rates[0] * m.mT], 1)
     bottom = torch.cat([rates[1] * m, -rates[1] * decays[1] * eye], 1)
-    moved = torch.linalg.matrix_exp(time * torch.cat([top, bottom])) @ torch.cat([features, weight])
+    full = torch.cat([top, bottom])
+    full = full - shift * torch.eye(len(full), dtype=torch.float64)
+    moved = torch.linalg.matrix_exp(time * full) @ torch.cat([features, weight])
     if bias is not None:
         # (b, 1)' = ((-decay b + kappa) rate, 0)
         column = (rates[1] * m.sum(1))[:, None]

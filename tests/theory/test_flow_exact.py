@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def test_the_flow_of_any_problem_is_exact(case, power):
 def test_the_flow_is_exact_while_modes_compete(case, power):
     """Times of the order of the inverse gaps, where every mode still counts and errors of the gaps would show."""
     values = singular_values(case)
-    gaps = [a - b for a, b in zip(values, values[1:], strict=False) if a - b > 1e-12 * values[0]] or values
+    gaps = [a - b for a, b in pairwise(values) if a - b > 1e-12 * values[0]] or values
     time = min(10.0**power / (min(gaps) * math.sqrt(case.lr[0] * case.lr[1])), 1e12)
     agree(case, case.flow(), DenseFlow(case).at(time), time)
 
@@ -68,7 +69,7 @@ def soft_budget(case: Case, time: float) -> tuple[float, float]:
     """What an SVD in double precision can know: singular vectors turn by eps sigma_1 / gap, and every exponent moves by
     eps sigma_1 times the clock."""
     values = singular_values(case)
-    gaps = [a - b for a, b in zip(values, values[1:], strict=False)] + [values[-1]]
+    gaps = [a - b for a, b in pairwise(values)] + [values[-1]]
     small = min((g for g in gaps if g > 1e-13 * values[0]), default=values[0])
     clock = math.sqrt(case.lr[0] * case.lr[1]) * time
     return 64 * max(1.0, values[0] / small), 64 * values[0] * clock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oracles import EPS, assert_exact
-from spherical_oracles import autograd_descent, mp_descent, ode_flow, sphere_loss
+from spherical_oracles import autograd_descent, mp_descent, ode_flow, series_tables, sphere_loss
 from unhinge.theory import constant, cosine, exponential, piecewise, step, warmup
+from unhinge.theory.sphere_series import LOGS, NORM, PHASE
 from unhinge.theory.spherical import Spherical
 
 DOUBLE = torch.float64
@@ -92,7 +94,7 @@ def test_schedules_step_by_step(schedule, rescaled):
 
 
 @pytest.mark.parametrize("power", [2, 1])
-@pytest.mark.parametrize("alpha", [1e-7, 1 / 130, 1 / 100, 0.3, 1.0, 1.7, 1.99, 3.0, 50.0, 1e5])
+@pytest.mark.parametrize("alpha", [1e-7, 1 / 161, 1 / 100, 0.3, 1.0, 1.7, 1.99, 3.0, 50.0, 1e5])
 def test_mpmath_confirms_angles_and_norms_from_end_to_end_of_the_circle(alpha, power):
     """Sixty digits, 200 steps: angles within 64 eps, norms within 64 eps relative, however the steps are asked for."""
     for angle in (1e-12, 0.5, 3.0, math.pi - 1e-9):
@@ -107,7 +109,7 @@ def test_mpmath_confirms_angles_and_norms_from_end_to_end_of_the_circle(alpha, p
 
 
 @pytest.mark.parametrize("power", [2, 1])
-@pytest.mark.parametrize("alpha", [1e-3, 1 / 130, 0.2, 1.9])
+@pytest.mark.parametrize("alpha", [1e-3, 1 / 161, 0.2, 1.9])
 def test_small_angles_keep_their_relative_accuracy(alpha, power):
     """Where the contraction itself is well conditioned, 400 steps cost few digits of an angle of 1e-20."""
     problem, features, lr = plane(2.0, alpha, power)
@@ -118,7 +120,12 @@ def test_small_angles_keep_their_relative_accuracy(alpha, power):
         assert (path.angles(steps)[:, 0] / expected[steps] - 1).abs().max() <= 4e4 * EPS
 
 
-@pytest.mark.parametrize("alpha", [1 / 129, 1e-2, 1e-3, 1e-5])
+def test_the_tables_of_the_series_follow_from_the_step():
+    tables = [[[Fraction(top, bottom) for top in tops] for bottom, tops in table] for table in (NORM, PHASE, LOGS)]
+    assert tables == series_tables(len(NORM))
+
+
+@pytest.mark.parametrize("alpha", [1 / 129, 1 / 161, 1e-2, 1e-3, 1e-5])
 def test_the_series_is_the_steps_one_by_one(alpha):
     """Plain descent in closed form against 40,000 of its own steps."""
     angles = torch.linspace(0.01, math.pi - 1e-3, 9, dtype=DOUBLE)
@@ -371,6 +378,21 @@ def test_no_scale_gives_nan(kind, rescaled, size, pull):
         path.angles(steps),
     ):
         assert not torch.isnan(answer).any()
+
+
+def test_a_tiny_start_on_the_line_of_its_target_does_not_turn_into_nan():
+    weight = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=DOUBLE)
+    features = torch.tensor([[1e-170, 0.0], [0.5, 1.0]], dtype=DOUBLE)
+    path = Spherical(torch.tensor([0, 0]), weight).descent(features, 3.0)
+    assert path.angles(torch.arange(20))[:, 0].tolist() == [0.0] * 20
+    assert path.distance(10**6).item() < 1e-100
+
+
+def test_no_times_are_no_answers():
+    features, weight, target = start()
+    for kind in ("flow", "descent"):
+        path = getattr(Spherical(target, weight), kind)(features)
+        assert path.at(torch.zeros(0)).features.shape == (0, *features.shape)
 
 
 @pytest.mark.parametrize("rescaled", [False, True])

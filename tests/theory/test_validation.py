@@ -61,7 +61,7 @@ PROBLEMS = {
 
 @pytest.mark.parametrize(("attempt", "words"), PROBLEMS.values(), ids=PROBLEMS)
 def test_a_problem_that_makes_no_sense_is_refused(attempt, words):
-    with pytest.raises(ValueError, match=".") as raised:
+    with pytest.raises(ValueError, match=r".") as raised:
         attempt()
     for word in words:
         assert word in str(raised.value)
@@ -99,7 +99,7 @@ STARTS = {
 @pytest.mark.parametrize(("changes", "words"), STARTS.values(), ids=STARTS)
 def test_a_start_that_makes_no_sense_is_refused(kind, changes, words):
     arguments = {"features": CASE.features, "weight": CASE.weight, "bias": CASE.bias} | changes
-    with pytest.raises(ValueError, match=".") as raised:
+    with pytest.raises(ValueError, match=r".") as raised:
         getattr(problem(), kind)(**arguments)
     for word in words:
         assert word in str(raised.value)
@@ -119,7 +119,7 @@ MOMENTA = {
 @pytest.mark.parametrize("kind", ["descent", "anchored_descent"])
 @pytest.mark.parametrize(("options", "words"), MOMENTA.values(), ids=MOMENTA)
 def test_a_momentum_that_makes_no_sense_is_refused(kind, options, words):
-    with pytest.raises(ValueError, match=".") as raised:
+    with pytest.raises(ValueError, match=r".") as raised:
         getattr(problem(), kind)(CASE.features, CASE.weight, **options)
     for word in words:
         assert word in str(raised.value)
@@ -178,7 +178,7 @@ SCHEDULES = {
 
 @pytest.mark.parametrize(("attempt", "words"), SCHEDULES.values(), ids=SCHEDULES)
 def test_a_schedule_that_makes_no_sense_is_refused(attempt, words):
-    with pytest.raises(ValueError, match=".") as raised:
+    with pytest.raises(ValueError, match=r".") as raised:
         attempt()
     for word in words:
         assert word in str(raised.value)
@@ -212,7 +212,7 @@ STREAMS = {
 
 @pytest.mark.parametrize(("attempt", "words"), STREAMS.values(), ids=STREAMS)
 def test_a_stream_that_makes_no_sense_is_refused(attempt, words):
-    with pytest.raises(ValueError, match=".") as raised:
+    with pytest.raises(ValueError, match=r".") as raised:
         attempt()
     for word in words:
         assert word in str(raised.value)

@@ -19,20 +19,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unhinge.theory.moment_steps import Array, Moments, Rule, batch_draws, class_pairs
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.products import ordered_products
 from unhinge.theory.schedules import Schedule, rate_pair
 from unhinge.theory.spectrum import as_gamma
-from unhinge.theory.targets import HardTargets, as_targets, class_sums
+from unhinge.theory.targets import HardTargets, as_targets
 from unhinge.theory.validation import check_num_classes, check_start, check_steps, scalar
 
 __all__ = ["MinibatchMoments", "minibatch_moments"]
-
-Array = npt.NDArray[np.float64]
 
 
 def minibatch_moments(
@@ -82,7 +80,7 @@ def minibatch_moments(
             "have."
         )
     check_start(features, weight, None, targets.size, classes)
-    draws = _draws(targets.size, batch_size, replacement)
+    draws = batch_draws(targets.size, batch_size, replacement)
     value = scalar("gamma", 1 / (classes - 1) if gamma is None else gamma).detach()
     known = as_gamma(value, classes)
     rule = Rule(
@@ -93,7 +91,7 @@ def minibatch_moments(
         scalar("feature_decay", feature_decay).item(),
         scalar("weight_decay", weight_decay).item(),
     )
-    start = _measure(features.detach().to("cpu", torch.float64), weight.detach().to("cpu", torch.float64), targets)
+    start = class_pairs(features.detach().to("cpu", torch.float64), weight.detach().to("cpu", torch.float64), targets)
     problem = LayerPeeled(target, classes, value, rule.feature_decay, rule.weight_decay)
     return MinibatchMoments(rule, start, rate_pair(lr), problem.singular_values, features.dtype, features.device)
 
@@ -153,11 +151,9 @@ class MinibatchMoments:
         """
         rates = self._final_rates(lr)
         if self.balanced:
-            matrix = self._seven(torch.tensor([rates], dtype=torch.float64))[0]
-            present = (
-                slice(1, None) if self.rule.counts[0] == 1 else slice(None)
-            )  # one example per class has no scatter
-            radius = torch.linalg.eigvals(matrix[present, present]).abs().max()
+            matrix = self.rule.seven(torch.tensor([rates], dtype=torch.float64))[0]
+            first = 1 if self.rule.counts[0] == 1 else 0  # one example per class has no scatter
+            radius = torch.linalg.eigvals(matrix[first:, first:]).abs().max()
         else:
             radius = self._class_pair_radius(rates)
         return self._like(radius.log())
@@ -217,44 +213,6 @@ class MinibatchMoments:
 
     # ---- balanced: seven numbers ----------------------------------------------------------------------------------
 
-    def _seven(self, rates: Tensor) -> Tensor:
-        r"""The step's matrix on :math:`(V, R_1, R_2, G_1, G_2, K_1, K_2)` for each pair of rates, (m, 7, 7)  [eq:
-        seven].
-
-        Averaged over all relabellings every class-pair matrix is :math:`x_1 J + x_2 A_1`, with
-        :math:`A_1 = \frac1C\mathbf 1\mathbf 1^\top` and :math:`J = I - A_1`: products act on :math:`x_1` and
-        :math:`x_2` apart, and only "keep the diagonal" mixes them.
-        """
-        rule = self.rule
-        classes, per_class, n = len(rule.counts), float(rule.counts[0]), float(rule.counts.sum())
-        pair, extra = rule.draws
-        steps = rates / n
-        keeps = 1 - rates * rates.new_tensor([rule.feature_decay, rule.weight_decay])
-        (e1, e2), (a1, a2) = steps.unbind(-1), keeps.unbind(-1)
-        shares = (classes - 1) / classes, 1 / classes  # the diagonal of x1 J + x2 A1 is shares . x
-        factors = rule.spread, rule.common
-        matrix = rates.new_zeros(len(rates), 7, 7)
-        matrix[:, 0, 0] = a1**2
-        for s, factor in enumerate(factors):
-            r, g, k = 1 + s, 3 + s, 5 + s
-            matrix[:, r, r] += a1**2
-            matrix[:, r, g] += 2 * a1 * e1 * factor
-            matrix[:, r, k] += e1**2 * pair * factor**2
-            matrix[:, g, g] += a1 * a2 + e1 * e2 * pair * per_class * factor**2
-            matrix[:, g, r] += a1 * e2 * per_class * factor
-            matrix[:, g, k] += a2 * e1 * factor
-            matrix[:, k, k] += a2**2
-            matrix[:, k, g] += 2 * a2 * e2 * per_class * factor
-            matrix[:, k, r] += e2**2 * pair * per_class**2 * factor**2
-            matrix[:, k, 0] += e2**2 * extra * per_class * factor**2
-            for other, (share, scale) in enumerate(zip(shares, factors, strict=True)):
-                matrix[:, r, 5 + other] += e1**2 * extra / per_class * share * scale**2
-                matrix[:, g, 3 + other] += e1 * e2 * extra * factor * share * scale
-                matrix[:, k, 1 + other] += e2**2 * extra * per_class * factor**2 * share
-        for other, (share, scale) in enumerate(zip(shares, factors, strict=True)):
-            matrix[:, 0, 5 + other] += e1**2 * extra * (1 - 1 / per_class) * share * scale**2
-        return matrix
-
     def _solve_seven(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         rule, start = self.rule, self.start
         classes, n = len(rule.counts), float(rule.counts.sum())
@@ -265,7 +223,7 @@ class MinibatchMoments:
         settles = max(schedule.shape.settles for schedule in self.schedules)
         last = int(steps.max()) if steps.numel() else 0
         log, matrices = ordered_products(
-            lambda first, stop: self._seven(self._rates(first, stop))[:, None],
+            lambda first, stop: self.rule.seven(self._rates(first, stop))[:, None],
             steps,
             math.ceil(settles) if math.isfinite(settles) else last,
         )
@@ -295,7 +253,7 @@ class MinibatchMoments:
                 done += 1
                 if done % 64 == 0:
                     size = now.size()
-                    now, scale = now.times(1 / size), scale + math.log(size)
+                    now, scale = Moments.unflatten(now.flatten() / size, len(self.rule.counts)), scale + math.log(size)
             log[place], values[place] = scale, self.rule.answers(now)
         return torch.from_numpy(log).reshape(steps.shape), torch.from_numpy(values).reshape(*steps.shape, 5)
 
@@ -308,116 +266,10 @@ class MinibatchMoments:
         first = Moments(np.where(self.rule.counts > 1, 1.0, 0.0), identity, 0 * identity, identity)
 
         def act(flat: Array) -> Array:
-            return _flatten(self.rule.step(_unflatten(flat.reshape(-1), classes), *rates))
+            return self.rule.step(Moments.unflatten(flat.reshape(-1), classes), *rates).flatten()
 
         size = classes + 3 * classes**2
         operator = LinearOperator((size, size), matvec=act, dtype=np.float64)
-        begin = _flatten(self.rule.step(first, *rates))
+        begin = self.rule.step(first, *rates).flatten()
         found = eigs(operator, k=1, which="LM", v0=begin, tol=0, maxiter=100_000, return_eigenvectors=False)
         return torch.tensor(abs(found[0]), dtype=torch.float64)
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Second moments as classes and pairs of classes see them; numpy, because the matrices are small and steps many."""
-
-    within: Array  # (C,), V: mean squared deviation from the class mean
-    means: Array  # (C, C), R
-    mixed: Array  # (C, C), G
-    prototypes: Array  # (C, C), K
-
-    def size(self) -> float:
-        """A positive size; the diagonals bound everything else."""
-        return float(self.within.sum() + np.trace(self.means) + np.trace(self.prototypes)) or 1.0
-
-    def times(self, factor: float) -> Moments:
-        return Moments(factor * self.within, factor * self.means, factor * self.mixed, factor * self.prototypes)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One step of SGD on the class-pair moments."""
-
-    counts: Array  # (C,)
-    spread: float  # 1 + gamma: the target matrix E on differences of classes
-    common: float  # 1 + gamma - gamma C: on their mean, exactly 0 at gamma = 1/(C-1)
-    draws: tuple[float, float]  # n^2/B^2 times E[chi_i chi_j] and times E[chi_i^2] - E[chi_i chi_j]
-    feature_decay: float
-    weight_decay: float
-
-    def towards(self, rows: Array) -> Array:
-        r""":math:`E X`, :math:`E = (1+\gamma) I - \gamma\mathbf 1\mathbf 1^\top`."""
-        mean = rows.sum(0) / len(rows)
-        return self.spread * (rows - mean) + self.common * mean
-
-    def step(self, now: Moments, lr_features: float, lr_weight: float) -> Moments:
-        counts, n = self.counts, self.counts.sum()
-        pair, extra = self.draws
-        a1, a2 = 1 - lr_features * self.feature_decay, 1 - lr_weight * self.weight_decay
-        e1, e2 = lr_features / n, lr_weight / n
-        near = self.towards(now.prototypes)  # E K
-        pulls = self.towards(near.T)  # E K E
-        mixed = self.towards(now.mixed.T).T  # G E
-        strength = pulls.diagonal()
-        within = a1**2 * now.within + e1**2 * extra * (1 - 1 / counts) * strength
-        means = a1**2 * now.means + a1 * e1 * (mixed + mixed.T)
-        means = means + e1**2 * (pair * pulls + np.diag(extra / counts * strength))
-        weighted = self.towards(counts[:, None] * now.means).T  # R N E
-        crossed = self.towards(counts[:, None] * mixed).T  # (E G^T) N E
-        own = self.towards(np.diag(extra * mixed.diagonal())).T
-        both = a1 * a2 * now.mixed + a1 * e2 * weighted + a2 * e1 * near + e1 * e2 * (pair * crossed + own)
-        drift = self.towards(counts[:, None] * now.mixed)  # E N G
-        lengths = now.within + now.means.diagonal()
-        square = pair * counts[:, None] * now.means * counts + np.diag(extra * counts * lengths)
-        prototypes = a2**2 * now.prototypes + a2 * e2 * (drift + drift.T)
-        prototypes = prototypes + e2**2 * self.towards(self.towards(square).T)
-        return Moments(within, means, both, prototypes)
-
-    def answers(self, now: Moments) -> Array:
-        """Loss, squared norms of features and prototypes, scatter within and between classes, (5,)."""
-        shares = self.counts / self.counts.sum()
-        lengths = now.within + now.means.diagonal()
-        overall = shares @ now.means @ shares
-        return np.array(
-            [
-                -(shares * self.towards(now.mixed.T).diagonal()).sum(),
-                (self.counts * lengths).sum(),
-                np.trace(now.prototypes),
-                (shares * now.within).sum(),
-                (shares * now.means.diagonal()).sum() - overall,
-            ]
-        )
-
-
-def _draws(n: int, batch_size: int, replacement: bool) -> tuple[float, float]:
-    """n^2/B^2 times the second moments of how often examples are drawn: two of them, and one beyond that."""
-    if isinstance(batch_size, bool) or int(batch_size) != batch_size or batch_size < 1:
-        raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size}.")
-    if replacement:
-        return (batch_size - 1) / batch_size, n / batch_size
-    if batch_size > n:
-        raise ValueError(
-            f"a batch of {batch_size} cannot be drawn from {n} examples without replacement. "
-            "Lower batch_size, or pass replacement=True."
-        )
-    pair = n * (batch_size - 1) / (batch_size * (n - 1))
-    return pair, n * (n - batch_size) / (batch_size * (n - 1))
-
-
-def _measure(features: Tensor, weight: Tensor, targets: HardTargets) -> Moments:
-    labels, counts = targets.labels.cpu(), targets.counts.double()
-    means = class_sums(features, labels, len(weight)) / counts[:, None]
-    squares = (features - means[labels]).pow(2).sum(1, keepdim=True)
-    within = class_sums(squares, labels, len(weight))[:, 0] / counts
-    parts = within, means @ means.mT, means @ weight.mT, weight @ weight.mT
-    return Moments(*(part.numpy() for part in parts))
-
-
-def _flatten(moments: Moments) -> Array:
-    parts = moments.within, moments.means, moments.mixed, moments.prototypes
-    return np.concatenate([part.reshape(-1) for part in parts])
-
-
-def _unflatten(flat: Array, classes: int) -> Moments:
-    within, pairs = flat[:classes], flat[classes:].reshape(3, classes, classes)
-    return Moments(within, pairs[0], pairs[1], pairs[2])

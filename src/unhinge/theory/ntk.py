@@ -8,9 +8,8 @@ forward derivative of the network; so a network of any width is solved without e
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -40,46 +39,47 @@ class NTKOperator:
 
     @property
     def shape(self) -> tuple[int, int]:
-        each = self.dim if self.kind == "full" else 1
-        return len(self.new_inputs) * each, len(self.inputs) * each
+        return len(self.new_inputs) * self._each, len(self.inputs) * self._each
 
     def __call__(self, rows: Tensor) -> Tensor:
         """The product with rows in the layout of the features, worked out in the network's dtype."""
-        known = next(iter(self._trained.values()))
+        known = rows.reshape(len(self.inputs), -1).to(self._like)
         if self.kind == "full":
-            return self._product(rows.reshape(len(self.inputs), self.dim).to(known)).to(rows)
-        columns = rows.reshape(len(self.inputs), -1).to(known).mT
-        return torch.stack([self._average(column) for column in columns], 1).to(rows)
+            return self._product(known).to(rows)
+        return torch.stack([self._average(column) for column in known.mT], 1).to(rows)
 
     def matrix(self) -> Tensor:
         """All entries, shape :attr:`shape`."""
         size = sum(parameter.numel() for parameter in self._trained.values())
         if (len(self.inputs) + len(self.new_inputs)) * self.dim * size <= ROOM:
             return self._contracted()
-        each = self.dim if self.kind == "full" else 1
-        eye = torch.eye(self.shape[1]).to(next(iter(self._trained.values())))
-        columns = [self(column.reshape(len(self.inputs), each)).reshape(-1) for column in eye]
-        return torch.stack(columns, 1)
+        return torch.stack([self(column).reshape(-1) for column in torch.eye(self.shape[1]).to(self._like)], 1)
 
     @cached_property
     def _trained(self) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in self.module.named_parameters() if value.requires_grad}
 
-    def _features(self, inputs: Tensor) -> Callable[[dict[str, Tensor]], Tensor]:
-        def features(parameters: dict[str, Tensor]) -> Tensor:
-            out: Tensor = functional_call(self.module, parameters, (inputs,))
-            return out
+    @property
+    def _like(self) -> Tensor:
+        return next(iter(self._trained.values()))
 
-        return features
+    @property
+    def _each(self) -> int:
+        return self.dim if self.kind == "full" else 1
+
+    def features(self, inputs: Tensor, parameters: dict[str, Tensor]) -> Tensor:
+        """The network at other parameters."""
+        out: Tensor = functional_call(self.module, parameters, (inputs,))
+        return out
 
     def _product(self, rows: Tensor) -> Tensor:
         trained = self._trained
         step = {name: torch.zeros_like(value) for name, value in trained.items()}
         for inputs, part in zip(self.inputs.split(self.batch_size), rows.split(self.batch_size), strict=True):
-            (found,) = vjp(self._features(inputs), trained)[1](part)
+            (found,) = vjp(partial(self.features, inputs), trained)[1](part)
             step = {name: value + found[name] for name, value in step.items()}
         pieces = self.new_inputs.split(self.batch_size)
-        return torch.cat([jvp(self._features(inputs), (trained,), (step,))[1] for inputs in pieces]).detach()
+        return torch.cat([jvp(partial(self.features, inputs), (trained,), (step,))[1] for inputs in pieces]).detach()
 
     def _average(self, column: Tensor) -> Tensor:
         units = torch.eye(self.dim).to(column)
@@ -89,24 +89,21 @@ class NTKOperator:
     def _contracted(self) -> Tensor:
         """Both Jacobians in memory, joined one parameter at a time."""
 
-        def one(parameters: dict[str, Tensor], single: Tensor) -> Tensor:
-            out: Tensor = functional_call(self.module, parameters, (single[None],))
-            return out[0]
-
         def jacobian(inputs: Tensor) -> dict[str, Tensor]:
-            found: dict[str, Tensor] = vmap(jacrev(one), in_dims=(None, 0))(self._trained, inputs)
+            of_one = jacrev(lambda parameters, single: self.features(single[None], parameters)[0])
+            found: dict[str, Tensor] = vmap(of_one, in_dims=(None, 0))(self._trained, inputs)
             return found
 
         right = jacobian(self.inputs)
         left = right if self.new_inputs is self.inputs else jacobian(self.new_inputs)
-        total = torch.zeros(())
+        total = self._like.new_zeros(self.shape)
         for name, here in left.items():
             a, b = here.flatten(2), right[name].flatten(2)
             if self.kind == "full":
-                total = total.to(a) + a.flatten(0, 1) @ b.flatten(0, 1).mT
+                total += a.flatten(0, 1) @ b.flatten(0, 1).mT
             else:
-                total = total.to(a) + torch.einsum("iak,jak->ij", a, b) / self.dim
-        return total.detach()
+                total += torch.einsum("iak,jak->ij", a, b) / self.dim
+        return total
 
 
 def empirical_ntk(
@@ -191,10 +188,9 @@ def _check_functional(operator: NTKOperator) -> None:
     with torch.enable_grad():
         features = module(inputs)
         ones = torch.ones_like(features)
-        plain = torch.autograd.grad(features, list(own.values()), ones, allow_unused=True)
-    (through,) = vjp(operator._features(inputs), trained)[1](ones.detach())
-    found: tuple[Tensor | None, ...] = plain
-    for name, gradient in zip(own, found, strict=True):
+        plain: tuple[Tensor | None, ...] = torch.autograd.grad(features, list(own.values()), ones, allow_unused=True)
+    (through,) = vjp(partial(operator.features, inputs), trained)[1](ones)
+    for name, gradient in zip(own, plain, strict=True):
         expected = torch.zeros_like(trained[name]) if gradient is None else gradient
         size = expected.abs().max()
         if (through[name] - expected).abs().max() > torch.finfo(size.dtype).eps ** 0.5 * size:

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unhinge.theory.momentum import Momentum, MomentumSymbol
 from unhinge.theory.products import normalized, ordered_products, scan
 from unhinge.theory.propagators import Blocks, Rates, safe_sqrt, survival
 from unhinge.theory.schedules import Schedule
-from unhinge.theory.symbols import DescentSymbol, FlowSymbol, Momentum, MomentumSymbol, falling
+from unhinge.theory.symbols import DescentSymbol, FlowSymbol, falling
 from unhinge.theory.validation import check_steps, check_times
 
 __all__ = ["Ordered", "flow_matrix", "ordered_descent", "ordered_flow"]

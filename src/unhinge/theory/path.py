@@ -380,7 +380,7 @@ class LinearPath:
         counts = torch.bincount(labels, minlength=len(self.start.weight)).double().clamp(min=1)
         rows = []
         for moment in moments:
-            state = self.at(moment)
+            state = self.at(moment).normalized()  # the measures do not depend on the scale
             features, weight = state.features.double().cpu(), state.weight.double().cpu()
             means = torch.zeros_like(weight).index_add(0, labels, features) / counts[:, None]
             apart = features - means[labels]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unhinge.theory.anchored import AnchoredPath
 from unhinge.theory.kernel import KernelPath, solve_kernel
+from unhinge.theory.momentum import Momentum, MomentumSymbol
 from unhinge.theory.ordered import ordered_descent, ordered_flow
 from unhinge.theory.path import LinearPath, Start
 from unhinge.theory.propagators import Commuting, Propagator, Rates, commuting, eigen
@@ -21,7 +22,7 @@ from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import Schedule, rate_pair
 from unhinge.theory.spectrum import HardSpectrum, Spectrum, as_gamma, hard_spectrum, soft_spectrum
 from unhinge.theory.summary import HardSummary, SoftSummary, Summary, summarize_in_memory
-from unhinge.theory.symbols import DescentSymbol, FlowSymbol, Momentum, MomentumSymbol, Symbol
+from unhinge.theory.symbols import DescentSymbol, FlowSymbol, Symbol
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.validation import check_alike, check_counts, check_num_classes, check_start, check_tensor, scalar
 

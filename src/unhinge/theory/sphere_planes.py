@@ -1,0 +1,117 @@
+r"""Labels, prototypes and features as two coordinates per example, along and across its pull  [eq: sphere-planes].
+
+The pull on example i is :math:`v_i = \frac1n\big((1+\gamma) w_{y_i} - \gamma\sum_j w_j\big)`, and :math:`h_i` never
+leaves the plane of its start and :math:`v_i`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.validation import check_labels, check_soft_labels
+
+__all__ = ["Planes", "Pulls", "find_planes", "find_pulls"]
+
+EPS = torch.finfo(torch.float64).eps
+TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class Pulls:
+    r"""The targets :math:`v`: one row per class for integer labels, per example for soft ones."""
+
+    units: Tensor  # (r, p) float64, v / |v|
+    sizes: Tensor  # (r,), |v|
+    noise: Tensor  # (r, p), what the entries of v are sums of, relative to |v|: their rounding
+    rows: Tensor  # (n,), the row of each example
+    labels: Tensor  # (n,), the class of each example
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Each example in the plane of its start and its target."""
+
+    pulls: Pulls
+    pull: Tensor  # (n,) float64, |v|
+    along: Tensor  # (n,), coordinate along v
+    across: Tensor  # (n,), coordinate across, not negative; exactly 0 on the line of v
+    units: Tensor  # (n, p), unit vector across; 0 on the line of v
+
+    @property
+    def norm(self) -> Tensor:
+        return torch.hypot(self.along, self.across)
+
+    @property
+    def opposite(self) -> Tensor:
+        return (self.across == 0) & (self.along < 0)
+
+    def speed(self, power: int) -> Tensor:
+        r""":math:`\alpha` per unit of learning rate, :math:`\|v\| / \|h\|^\nu`."""
+        speed = self.pull / self.norm
+        return (speed if power == 1 else speed / self.norm).clamp(max=1e300)
+
+    def assemble(self, along: Tensor, across: Tensor, like: Tensor) -> Tensor:
+        """Features from their coordinates (*, n), shape (*, n, p)."""
+        toward = self.pulls.units.to(like)[self.pulls.rows.to(like.device)]
+        return along.to(like)[..., None] * toward + across.to(like)[..., None] * self.units.to(like)
+
+
+def find_pulls(target: Any, weight: Tensor, gamma: float) -> Pulls:
+    """The pull on each example, refused where there is none."""
+    shares, rows, labels = _shares(target, len(weight))
+    prototypes = weight.to("cpu", torch.float64)
+    scale = prototypes.abs().max().clamp(min=TINY)
+    prototypes = prototypes / scale
+    pull = (1 + gamma) * (shares @ prototypes) - gamma * prototypes.sum(0)
+    terms = (1 + gamma) * (shares.abs() @ prototypes.abs()) + gamma * prototypes.abs().sum(0)
+    sizes = pull.norm(dim=1)
+    zero = (sizes <= 8 * EPS * terms.norm(dim=1))[rows]
+    if zero.any():
+        example = int(zero.int().argmax())
+        raise ValueError(
+            f"example {example} (class {int(labels[example])}) has no target: (1 + gamma) w_y - gamma sum_j w_j is "
+            f"zero, so no direction is better than another; {int(zero.sum())} of {len(rows)} examples are such. Pass "
+            f"prototypes that differ from their mean, or another gamma."
+        )
+    safe = torch.where(sizes > 0, sizes, 1.0)[:, None]  # a class without examples may have no pull
+    return Pulls(pull / safe, sizes * (scale / len(rows)), terms / safe, rows, labels)
+
+
+def _shares(target: Any, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Distributions over the classes, and which of them and which class each example has; classes may be empty."""
+    if isinstance(target, Tensor) and target.is_floating_point():
+        shares = check_soft_labels(target, classes).detach().to("cpu", torch.float64)
+        return shares, torch.arange(len(shares)), shares.argmax(1)
+    if not isinstance(target, Tensor) or target.ndim != 1 or target.is_complex() or target.dtype == torch.bool:
+        came = f"{target.dtype} {tuple(target.shape)}" if isinstance(target, Tensor) else type(target).__name__
+        raise ValueError(f"target must be a tensor of integer labels (n,) or of soft labels (n, C), got {came}.")
+    labels = check_labels(target, classes).cpu()
+    return torch.eye(classes, dtype=torch.float64), labels, labels
+
+
+def find_planes(features: Tensor, pulls: Pulls) -> Planes:
+    """The coordinates of each feature; a zero one is refused."""
+    h = features.to("cpu", torch.float64)
+    scale = h.abs().amax(1, keepdim=True)
+    zero = scale[:, 0] == 0
+    if zero.any():
+        raise ValueError(
+            f"feature {int(zero.int().argmax())} is zero, and a zero vector has no direction to normalize; "
+            f"{int(zero.sum())} of {len(h)} are. Drop these examples, or start them anywhere else."
+        )
+    h = h / scale
+    toward = pulls.units[pulls.rows]
+    along = (h * toward).sum(1, keepdim=True)
+    apart = h - along * toward
+    again = (apart * toward).sum(1, keepdim=True)  # once more, or a start near the line of v would not end orthogonal
+    along, apart = along + again, apart - again * toward
+    # a residue of rounding in every entry is no residue: a start meant to be opposite is opposite
+    rounding = 4 * torch.finfo(features.dtype).eps * (h.abs() + along.abs() * pulls.noise[pulls.rows])
+    apart = torch.where((apart.abs() <= rounding).all(1, keepdim=True), 0.0, apart)
+    across = apart.norm(dim=1, keepdim=True)
+    units = apart / torch.where(across > 0, across, 1.0)
+    return Planes(pulls, pulls.sizes[pulls.rows], (along * scale)[:, 0], (across * scale)[:, 0], units)
