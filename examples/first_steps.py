@@ -68,8 +68,8 @@ def main() -> None:
         deviation = (dots - exact[::every]).abs().max().item()
         rate = path.rate().item()
         print(
-            f"{name:>8} {rate:>14.6f} {path.time_to(1e-3).item():>14.0f} {solved * 1e3:>7.2f} ms {trained * 1e3:>7.0f} ms "
-            f"{deviation:>18.1e}"
+            f"{name:>8} {rate:>14.6f} {path.time_to(1e-3).item():>14.0f} "
+            f"{solved * 1e3:>7.2f} ms {trained * 1e3:>7.0f} ms {deviation:>18.1e}"
         )
         left.semilogy(exact, color=color, label=rf"$\gamma$ = {name}")
         left.semilogy(torch.arange(0, steps + 1, every), dots, "o", color=color, markersize=4, fillstyle="none")
