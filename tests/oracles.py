@@ -390,7 +390,7 @@ def ode_flow(
 
 
 def torch_loss(case: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The (weighted) mean unhinged loss of the logits, one example and one class at a time."""
+    """The (weighted) mean unhinged loss of the logits."""
     logits = features @ weight.mT if bias is None else features @ weight.mT + bias
     classes = case.num_classes
     gamma = 1 / (classes - 1) if case.gamma is None else case.gamma
@@ -405,11 +405,9 @@ def torch_loss(case: Any, features: Tensor, weight: Tensor, bias: Tensor | None)
         a = mass**-0.5
     else:
         a = case.class_weight.to(logits)
-    others = ~torch.eye(classes, dtype=torch.bool)
-    total = logits.new_zeros(())
-    for c in range(classes):
-        loss_if_c = -logits[:, c] + gamma * logits[:, others[c]].sum(1)
-        total = total + a[c] * (probabilities[:, c] * loss_if_c).sum()
+    eye = torch.eye(classes).to(logits)
+    loss_if = logits @ (gamma * (1 - eye) - eye)  # (n, C): -z_c + gamma * the other logits, for each class c
+    total = (a * probabilities * loss_if).sum()
     return total / (a * mass).sum()
 
 

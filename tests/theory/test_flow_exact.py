@@ -16,7 +16,7 @@ from strategies import Case, cases, make_case, named_cases, soft_cases
 NAMED = named_cases()
 HARD = {name: case for name, case in NAMED.items() if not case.target.is_floating_point()}
 SOFT = {name: case for name, case in NAMED.items() if case.target.is_floating_point()}
-TIMES = [0.0, 1e-3, 1.0, 30.0, 1e3, 1e5, 1e8, 1e12]
+TIMES = [0.0, 1.0, 30.0, 1e3, 1e8, 1e12]
 
 
 def agree(case: Case, path, exact: Exact, time: float, eps: float = 64.0, log_eps: float = 0.0) -> None:
