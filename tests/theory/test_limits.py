@@ -192,6 +192,22 @@ def test_equal_prototypes_and_no_features_stay_equal(gamma):
     )
 
 
+@pytest.mark.parametrize("power", [-20, -46, -60, -100])
+@pytest.mark.parametrize("gamma", [0.3, None])
+def test_a_tiny_but_real_part_wins_in_the_end(power, gamma):
+    """Prototypes exactly equal, features of 2^power: only they tell the classes apart, and nothing rounds them away."""
+    case = make_case([2, 2, 2], gamma=gamma, lr=(1.0, 1.0))
+    w = torch.tensor([0.25, -1.0, 0.5], dtype=torch.float64).expand(3, 3).clone()
+    case = case.change(weight=w, features=case.features * 2.0**power)
+    path, exact = case.flow(), DenseFlow(case).at(1000.0)
+    unit = path.at(1000.0).normalized()
+    assert_exact(unit.features, exact.features, 64, scale=1.0)
+    assert_exact(unit.weight, exact.weight, 64, scale=1.0)
+    assert path.log_norm(1000.0).item() == pytest.approx(float(exact.log_norm), rel=1e-13)
+    sigma = (1 + (0.5 if gamma is None else gamma)) / (3 * math.sqrt(2))
+    assert path.growth().item() == pytest.approx(sigma, rel=1e-14)
+
+
 def test_features_within_their_classes_only_decay_by_themselves():
     """Zero class means and prototypes: the targets see nothing, H = exp(-eta lambda_1 t) H_0."""
     case = make_case([2, 2, 2], feature_decay=0.25, weight_decay=0.1, lr=(2.0, 1.0))

@@ -312,9 +312,10 @@ def presence(plus: Tensor, factor: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         eps: Rounding unit of the start's dtype.
     """
     sizes = factor.pow(2).sum((0, 2)).sqrt()  # of all features, of all prototypes
+    rounded = sizes * (factor != 0).any(-1)  # (G, side): a side that is exactly zero has no rounding
     found = []
     for projector in (plus, torch.eye(2, dtype=torch.float64) - plus):
         parts = (projector @ factor).norm(dim=-1)  # (G, side)
-        noise = 32 * eps * (projector.abs() @ sizes)
+        noise = 32 * eps * (projector.abs() @ rounded[..., None]).squeeze(-1)
         found.append((parts > noise).any(1))
     return found[0], found[1]
