@@ -1,0 +1,253 @@
+"""From ids to folders: compute, write, draw; what is already there is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unhinge.experiments.plotting import draw, save
+from unhinge.experiments.registry import Experiment, find, list_experiments
+from unhinge.experiments.scale import Scale, as_scale
+from unhinge.experiments.table import largest_deviation, read_rows, write_rows, write_summary
+
+__all__ = ["Progress", "Result", "redraw", "reproduce", "results"]
+
+FILES = ("data.csv", "summary.csv", "summary.md", "figure.png", "figure.pdf", "recipe.json")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure in its folder."""
+
+    id: str
+    folder: Path
+    recipe: dict[str, Any]
+    reused: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether every statement the figure makes held in this run."""
+        return all(check["holds"] for check in self.recipe["checks"])
+
+
+Progress = Callable[[int, int, Result], None]  # done, all, the latest
+
+
+def reproduce(
+    ids: Sequence[str] = (),
+    scale: str | Scale = "quick",
+    out: str | Path = "results",
+    seed: int = 0,
+    progress: Progress | None = None,
+    jobs: int | None = None,
+) -> list[Result]:
+    """Make each figure in its own folder of `out`, and return them in the order asked for.
+
+    Arguments:
+        ids: Ids or LaTeX labels; none means all.
+        scale: `quick` or `paper`.
+        out: The folder of results. What lies there complete, from the same code, scale and seed, is kept.
+        seed: Of the initial features and prototypes. The same seed gives the same CSV, byte by byte.
+        progress: Called after each figure with the number done, the number of all, and the result.
+        jobs: Processes at once; by default one per core, as far as there are figures to make. They are started afresh,
+            so a script that asks for more than one keeps its own work under ``if __name__ == "__main__":``.
+    """
+    wanted = list(dict.fromkeys(find(name).id for name in ids)) or [entry.id for entry in list_experiments()]
+    size, folder = as_scale(scale), writable(Path(out))
+    found = {name: kept for name in wanted if (kept := _complete(folder / name, name, size, seed))}
+    done = 0
+    for result in found.values():
+        done += 1
+        if progress is not None:
+            progress(done, len(wanted), result)
+    # the longest first, so that no core waits for the last one
+    missing = sorted((n for n in wanted if n not in found), key=lambda n: -find(n).seconds[size.name])
+    for result in _make(missing, size, folder, seed, min(jobs or os.cpu_count() or 1, len(missing))):
+        found[result.id] = result
+        done += 1
+        if progress is not None:
+            progress(done, len(wanted), result)
+    return [found[name] for name in wanted]
+
+
+def results(out: str | Path) -> list[Result]:
+    """The finished figures in a folder of results, in the registry's order."""
+    folder = Path(out)
+    kept = []
+    for entry in list_experiments():
+        recipe = folder / entry.id / "recipe.json"
+        if recipe.is_file():
+            kept.append(Result(entry.id, folder / entry.id, json.loads(recipe.read_text(encoding="utf-8")), True))
+    return kept
+
+
+def redraw(folder: str | Path) -> None:
+    """Draw a figure again from the table and the recipe in its folder; nothing is computed."""
+    place = Path(folder)
+    recipe = json.loads((place / "recipe.json").read_text(encoding="utf-8"))
+    entry = find(recipe["id"])
+    rows = read_rows(place / "data.csv")
+    save(draw(rows, entry.panels, entry.claim, recipe["footnote"], entry.columns), place)
+
+
+def writable(folder: Path) -> Path:
+    """The folder, made if need be, after writing to it once; an error says what is in the way."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise OSError(
+            f"cannot write to {folder}: {error.strerror or error}. Nothing was computed; choose another folder."
+        ) from error
+    return folder
+
+
+def _make(names: list[str], scale: Scale, folder: Path, seed: int, jobs: int) -> Any:
+    if jobs <= 1:
+        for name in names:
+            yield _make_one(name, scale, folder, seed)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting = [pool.submit(_make_one, name, scale, folder, seed) for name in names]
+        try:
+            for future in as_completed(waiting):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _make_one(name: str, scale: Scale, folder: Path, seed: int) -> Result:
+    """One figure, first beside its place and then moved there, so that a folder is complete or absent."""
+    entry = find(name)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # sums in one order whatever the machine: the same bytes; and two figures at once
+    began = time.perf_counter()
+    try:
+        outcome = entry.compute(scale, seed)
+    finally:
+        torch.set_num_threads(threads)
+    worst = largest_deviation(outcome.summary)
+    footnote = f"Largest deviation of simulated SGD from the exact curve: {worst:.1e}."
+    if entry.note:
+        footnote += f" {entry.note}"
+    partial = folder / f".{name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    write_rows(outcome.rows, partial / "data.csv")
+    write_summary(outcome.summary, partial / "summary.csv")
+    save(draw(outcome.rows, entry.panels, entry.claim, footnote, entry.columns), partial)
+    recipe: dict[str, Any] = {
+        "id": entry.id,
+        "label": entry.label,
+        "claim": entry.claim,
+        "errata": list(entry.errata),
+        "note": entry.note,
+        "footnote": footnote,
+        "scale": asdict(scale),
+        "seed": seed,
+        "start": "independent standard normal features and prototypes, float64, from the seed",
+        "parameters": dict(outcome.parameters),
+        "largest_deviation": worst,
+        "checks": [asdict(check) for check in outcome.checks],
+        "seconds": round(time.perf_counter() - began, 2),
+        "command": f"unhinge reproduce {entry.id} --scale {scale.name}" + (f" --seed {seed}" if seed else ""),
+        "fingerprint": _fingerprint(entry),
+        "look": _look(),
+        **_environment(),
+    }
+    _write_recipe(recipe, partial)
+    final = folder / name
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    return Result(name, final, json.loads((final / "recipe.json").read_text(encoding="utf-8")))
+
+
+def _complete(folder: Path, name: str, scale: Scale, seed: int) -> Result | None:
+    """The result in that folder, if it is whole and what would be made now."""
+    if not all((folder / file).is_file() for file in FILES):
+        return None
+    try:
+        recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    same = (
+        recipe.get("scale") == asdict(scale)
+        and recipe.get("seed") == seed
+        and recipe.get("fingerprint") == _fingerprint(find(name))
+    )
+    if not same:
+        return None
+    if recipe.get("look") != _look():
+        redraw(folder)
+        recipe["look"] = _look()
+        _write_recipe(recipe, folder)
+    return Result(name, folder, recipe, reused=True)
+
+
+def _write_recipe(recipe: dict[str, Any], folder: Path) -> None:
+    text = json.dumps(recipe, indent=2, ensure_ascii=False, default=str)
+    (folder / "recipe.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _fingerprint(entry: Experiment) -> str:
+    """A hash of the code that decides the numbers: results of other code are made again."""
+    here = Path(__file__).parent
+    files = sorted((here.parent / "theory").glob("*.py"))
+    return _hash([*files, *(here / name for name in ("scale.py", "simulate.py", "table.py", f"{entry.module}.py"))])
+
+
+def _look() -> str:
+    """A hash of the code that decides the drawing: with another one, figures are drawn again from their tables."""
+    return _hash([Path(__file__).with_name("plotting.py")])
+
+
+def _hash(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _environment() -> dict[str, Any]:
+    versions = {"python": platform.python_version()}
+    for package in ("unhinge", "torch", "numpy", "matplotlib"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed as a package"
+    return {"versions": versions, "commit": _commit(), "platform": f"{sys.platform} {platform.machine()}"}
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, with `+changes` if it was edited since; None outside a repository."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True, timeout=20)
+        return done.stdout.strip()
+
+    try:
+        if not git("ls-files", "--", "../__init__.py"):  # installed inside some other repository
+            return None
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--", "..") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
