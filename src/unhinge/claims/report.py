@@ -36,14 +36,16 @@ def summary(records: Sequence[Record]) -> str:
     return f"{len(records)} {noun}" + (f": {', '.join(parts)}" if parts else "")
 
 
-def as_table(records: Sequence[Record]) -> Table:
+def as_table(records: Sequence[Record], width: int = 120) -> Table:
+    """The verdicts; a terminal too narrow for the statements gets the rest, `unhinge verify ID` has the words."""
     table = Table(caption=summary(records), caption_justify="left", pad_edge=False)
-    for head in HEADS:
+    heads = HEADS if width >= 110 else HEADS[:-1]
+    for head in heads:
         number = head in ("printed", "ours")
         table.add_column(head, justify="right" if number else "left", no_wrap=head in ("claim", "printed", "ours"))
     for record in records:
         name, verdict, *rest = _cells(record)
-        table.add_row(name, Text(verdict, style=STYLES[verdict]), *rest)
+        table.add_row(name, Text(verdict, style=STYLES[verdict]), *rest[: len(heads) - 2])
     return table
 
 
@@ -132,7 +134,7 @@ def print_records(console: Console, records: Sequence[Record], at_length: bool) 
     for record in records if at_length else ():
         console.print(explain(record))
     if not at_length or len(records) > 1:
-        console.print(as_table(records))
+        console.print(as_table(records, console.width))
 
 
 def _cells(record: Record) -> tuple[str, str, str, str, str, str]:
