@@ -157,14 +157,14 @@ def regularized_lr(scale: Scale, seed: int) -> Outcome:
 def regularized_decay(scale: Scale, seed: int) -> Outcome:
     r"""Five decays at :math:`\gamma = 1/(C-1)`, :math:`s = 1`."""
     target, start = scale.target, scale.start(seed)
-    critical, last = scale.critical(), scale.steps(8_000)
+    critical, last, marked = scale.critical(), scale.steps(20_000), scale.steps(6_000)
     decays = [scale.decay(1e-5), scale.decay(1e-4), scale.decay(1e-3), critical, scale.decay(5e-3)]
     curves = []
     for decay in decays:
         case = Case("lambda=lambda*" if decay == critical else f"lambda={decay:.2g}", None, decay, decay)
         limit = _own_direction(case.path(target, *start))
         measure = partial(_measure, target=target, limit=limit, normalized=True)
-        curves.append(follow(case, target, start, measure, grid(last, 81), grid(last, 41)))
+        curves.append(follow(case, target, start, measure, grid(last, 81), grid(marked, 31)))
     rows = tabulate(curves, DIRECTION)
     for one in (curves[0], curves[2], curves[4]):
         for key in ("feature_norm", "weight_norm"):
@@ -185,7 +185,8 @@ def regularized_decay(scale: Scale, seed: int) -> Outcome:
             "norms are ordered by the decay", norms == sorted(norms, reverse=True), f"{norms[0]:.3g} to {norms[-1]:.3g}"
         ),
     ]
-    return Outcome(rows, summary, checks, {"lr": 0.1, "decays": decays, "critical_decay": critical, "steps": last})
+    parameters = {"lr": 0.1, "decays": decays, "critical_decay": critical, "steps": last, "steps_simulated": marked}
+    return Outcome(rows, summary, checks, parameters)
 
 
 @experiment(

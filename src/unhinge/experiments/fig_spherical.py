@@ -89,7 +89,7 @@ def spherical_lr(scale: Scale, seed: int) -> Outcome:
     features, weight = scale.start(seed)
     weight = weight - weight.mean(0)
     lasts = {"plain": scale.pick(400, 10_000), "rescaled": scale.pick(100, 2_000)}
-    marks = {"plain": scale.pick(400, 3_000), "rescaled": scale.pick(100, 1_500)}
+    marks = {"plain": scale.pick(400, 2_000), "rescaled": scale.pick(100, 800)}
     runs = []
     for kind in KINDS:
         for lr in RATES:
@@ -146,7 +146,7 @@ def _simulate(
     along = weight[target] / weight[target].norm(dim=1, keepdim=True)
 
     def loss() -> Tensor:
-        return -(features * pull).sum(1).div(features.norm(dim=1)).sum()
+        return -torch.linalg.vecdot(features, pull).div(features.norm(dim=1)).sum()
 
     def rescale() -> None:
         assert features.grad is not None

@@ -114,13 +114,13 @@ def unconstrained_decay(scale: Scale, seed: int) -> Outcome:
     """Figure in the appendix: the same decay on features and prototypes, around the critical one."""
     target, start = scale.target, scale.start(seed)
     aligned = projections(*start, target).plus_1.weight
-    critical, last = scale.critical(), scale.steps(10_000)
+    critical, last, marked = scale.critical(), scale.steps(20_000), scale.steps(8_000)
     cases = [
         Case(f"lambda={name}", None, factor * critical, factor * critical)
         for name, factor in (("0", 0.0), ("0.5 lambda*", 0.5), ("lambda*", 1.0), ("2 lambda*", 2.0))
     ]
     measure = partial(_measure_decay, target=target, aligned=aligned)
-    curves = [follow(case, target, start, measure, grid(last, 81), grid(last, 41)) for case in cases]
+    curves = [follow(case, target, start, measure, grid(last, 81), grid(marked, 33)) for case in cases]
     rows = tabulate(curves, DECAY_PANELS)
     for one in (curves[0], curves[1], curves[3]):
         rows += slope("weight_norm", one.case.name, one.path.growth().item(), one.steps, one.exact["weight_norm"])
@@ -141,7 +141,9 @@ def unconstrained_decay(scale: Scale, seed: int) -> Outcome:
             f"largest relative difference {spread:.2g}",
         ),
     ]
-    return Outcome(rows, summary, checks, {"lr": 0.1, "critical_decay": critical, "steps": last})
+    return Outcome(
+        rows, summary, checks, {"lr": 0.1, "critical_decay": critical, "steps": last, "steps_simulated": marked}
+    )
 
 
 def _measure_decay(features: Tensor, weight: Tensor, target: Tensor, aligned: Tensor) -> dict[str, float]:
