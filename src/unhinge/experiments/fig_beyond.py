@@ -48,7 +48,7 @@ IMBALANCE = (
     note="Exponentially falling class sizes. The minority keeps a share of the norm (erratum 38): it collapses onto "
     "one direction rather than to zero. Weights per example, normalised in the mean loss.",
     quick=3,
-    paper=40,
+    paper=30,
 )
 def imbalance(scale: Scale, seed: int) -> Outcome:
     """Long-tailed class sizes, unweighted and with two weightings, at a step that is large but stable."""
@@ -120,7 +120,7 @@ NOISE = (
     note="Noise in expectation: SGD on the probabilities of the labels, which is also the mean over labels redrawn at "
     "every step. In the last panel the lines lie on top of each other, except for the size of a step.",
     quick=3,
-    paper=60,
+    paper=32,
 )
 def noise(scale: Scale, seed: int) -> Outcome:
     """Four noise rates, up to four labels in five wrong."""
@@ -131,7 +131,7 @@ def noise(scale: Scale, seed: int) -> Outcome:
         flips = symmetric_noise(torch.arange(scale.num_classes), scale.num_classes, rate) if rate else None
         case = Case(f"rho={rate:g}", noise=flips, lr=0.2)
         measure = partial(_measure, target=target, reference=_limit(case, target, start))
-        curves.append(follow(case, target, start, measure, grid(last, 81), grid(scale.pick(last, last // 2), 31)))
+        curves.append(follow(case, target, start, measure, grid(last, 81), grid(scale.simulated(last, 3_000), 31)))
         factors.append(slow_down(scale.num_classes, rate))
     rows = tabulate(curves, NOISE[:2])
     for one, factor in zip(curves, factors, strict=True):
@@ -176,7 +176,7 @@ MOTION = (
     panels=MOTION,
     note="torch.optim.SGD with its own conventions, exactly: the first step has no momentum yet. Learning rate 0.1.",
     quick=2,
-    paper=40,
+    paper=46,
 )
 def momentum(scale: Scale, seed: int) -> Outcome:
     """Plain SGD, heavy ball at two strengths, Nesterov."""
@@ -228,7 +228,7 @@ STEPS = (
     note="At the critical decay λ*, on the clock of the integrated rate. Dots: gradient flow, the limit of small "
     "steps. Larger steps are faster per unit of time up to 2/3 of the edge, and slower again after it.",
     quick=1,
-    paper=10,
+    paper=8,
 )
 def large_steps(scale: Scale, seed: int) -> Outcome:
     """Steps of 5% to 105% of the largest that still converges to the flow's limit."""
@@ -286,7 +286,7 @@ BATCHES = (
     note="Lines: exact expectations; markers: means over independent runs with their standard errors, so the deviation "
     "is that of chance. Batches drawn afresh at every step, without repetition inside a batch.",
     quick=3,
-    paper=40,
+    paper=8,
 )
 def minibatch(scale: Scale, seed: int) -> Outcome:
     """Three batch sizes against full batches, over many runs in a low dimension."""

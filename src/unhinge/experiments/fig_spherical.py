@@ -81,7 +81,7 @@ class Run:
     note="α = η|v|/|h|² plain and η|v|/|h| rescaled, at the final norm of the slowest example. Norms never fall, and "
     "stay bounded. The printed step condition has one power of |h| too few (erratum 24).",
     quick=4,
-    paper=150,
+    paper=179,
 )
 def spherical_lr(scale: Scale, seed: int) -> Outcome:
     """Five learning rates, without and with rescaling; prototypes are centred, so that each is its features' limit."""

@@ -17,7 +17,7 @@ from unhinge.theory.paper import projections
 GAMMA_PANELS = (
     Panel("loss", "minus the mean loss", "−loss", floor=1e-2, zoom=0.1),
     Panel("accuracy", "training accuracy", "accuracy", yscale="linear"),
-    Panel("distance", "distance of Z/|Z| from its limit", r"$\|\hat Z-\hat{\overline{Z}}\|$"),
+    Panel("distance", "distance of Z/|Z| from the aligned limit", r"$\|\hat Z-\hat{\overline{Z}}\|$"),
     Panel("norm", "norm of Z", r"$\|Z\|$", zoom=0.1),
 )
 
@@ -31,7 +31,7 @@ GAMMA_PANELS = (
     note="At γ = 0 the limit keeps the common mean (its distance from the plotted one tends to a constant), and an "
     "aligned limit need not classify everything: accuracy depends on the start.",
     quick=5,
-    paper=170,
+    paper=247,
     columns=2,
 )
 def unconstrained_gamma(scale: Scale, seed: int) -> Outcome:
@@ -108,13 +108,14 @@ DECAY_PANELS = (
     panels=DECAY_PANELS,
     note="The last panel compares H and W after dividing each by its norm and repeating W per example.",
     quick=3,
-    paper=60,
+    paper=45,
 )
 def unconstrained_decay(scale: Scale, seed: int) -> Outcome:
     """Figure in the appendix: the same decay on features and prototypes, around the critical one."""
     target, start = scale.target, scale.start(seed)
     aligned = projections(*start, target).plus_1.weight
-    critical, last, marked = scale.critical(), scale.steps(20_000), scale.steps(8_000)
+    critical, last = scale.critical(), scale.steps(20_000)
+    marked = scale.simulated(last, 8_000)
     cases = [
         Case(f"lambda={name}", None, factor * critical, factor * critical)
         for name, factor in (("0", 0.0), ("0.5 lambda*", 0.5), ("lambda*", 1.0), ("2 lambda*", 2.0))

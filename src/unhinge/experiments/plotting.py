@@ -100,6 +100,7 @@ def draw(rows: Sequence[Row], panels: Sequence[Panel], title: str, footnote: str
 
 def _even(text: str, width: int) -> list[str]:
     """Wrapped into as few lines as fit, of about the same length."""
+    text = text.replace(" = ", "\u00a0=\u00a0")
     lines = textwrap.wrap(text, width)
     while width > 2 and len(textwrap.wrap(text, width - 1)) == len(lines):
         width -= 1
@@ -154,7 +155,7 @@ def _curves(axis: Any, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple
                 axis.errorbar(x[keep], y[keep], errors[keep], color=color, ls="", lw=0.9, capsize=2, zorder=4)
             axis.plot(x[keep], y[keep], color=color, ls="", marker=marker, mfc="white", ms=4.5, mew=1.0, zorder=4)
     axis.set_xscale(panel.xscale)
-    axis.set_yscale(panel.yscale)
+    axis.set_yscale(_yscale(panel, rows))
     if panel.yscale == "log" and panel.floor is not None:
         axis.set_ylim(bottom=max(panel.floor, min((r.value for r in rows if r.value > 0), default=1) * 0.5))
     if panel.top is not None:
@@ -166,6 +167,13 @@ def _curves(axis: Any, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple
         last = max(row.step for row in rows)
         if last >= 10_000:
             axis.xaxis.set_major_formatter(lambda x, _: "0" if x == 0 else f"{x / 1000:g}k")
+
+
+def _yscale(panel: Panel, rows: Sequence[Row]) -> str:
+    """Linear where a logarithmic axis would not span a decade, and so have hardly a number on it."""
+    values = [row.value for row in rows if row.kind != "slope"]
+    narrow = min(values) > 0 and max(values) < 6 * min(values)
+    return "linear" if panel.yscale == "log" and narrow else panel.yscale
 
 
 def _zoom(axis: Any, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[str, str]]) -> None:

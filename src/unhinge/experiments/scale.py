@@ -52,6 +52,10 @@ class Scale:
         """One of two values, where no rule of scaling says it."""
         return paper if self.name == "paper" else quick
 
+    def simulated(self, shown: int, printed: int) -> int:
+        """How far to simulate a curve shown for `shown` steps: `printed` steps in the paper's size, else all."""
+        return self.pick(shown, min(shown, printed))
+
     def start(self, seed: int) -> tuple[Tensor, Tensor]:
         """Standard normal features and prototypes, float64."""
         generator = torch.Generator().manual_seed(seed)
