@@ -3,6 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
+DEMO ?= results/quick
 BENCH ?= dynamics spherical kernel
 
 VENV := .venv
@@ -21,8 +22,10 @@ help: ## Show this list
 	@echo "  JOBS=4             test processes ($(JOBS))"
 	@echo "  ARGS='-k flow'     more arguments for pytest, the benchmark or the demo"
 
-demo: setup ## Set up, then show the exact dynamics on a small example
-	@MPLBACKEND=Agg $(BIN)/python examples/first_steps.py $(ARGS)
+demo: setup ## Set up, test every claim of the paper, draw its numerical figures again, and write a report
+	@$(BIN)/unhinge verify --out $(DEMO)
+	@$(BIN)/unhinge reproduce --scale quick --out $(DEMO) $(ARGS)
+	@echo "The report: $(CURDIR)/$(DEMO)/report.html"
 
 # One thread for each process: the test processes already fill the cores.
 test: lint types ## Lint, check types, run every test and doctest

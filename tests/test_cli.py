@@ -14,6 +14,9 @@ from typer.testing import CliRunner
 import unhinge
 from unhinge.claims import registry
 from unhinge.cli import app
+from unhinge.experiments import list_experiments
+from unhinge.experiments import registry as experiments
+from unhinge.experiments.scale import Scale
 
 QUICK = "theorem-2-exponential"
 
@@ -71,6 +74,7 @@ def test_the_folder_holds_every_format(tmp_path: Path):
         "claims.csv",
         "claims.md",
         "claims.html",
+        "report.html",
     }
 
 
@@ -117,3 +121,66 @@ def test_the_command_is_light_to_import():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=source)
     assert done.stdout == "[]\n"
+
+
+def test_the_list_shows_every_id_and_the_papers_label():
+    code, out, _ = run("list")
+    assert code == 0
+    for name in ("unconstrained-gamma", "unconstrained-illustration", "beyond-minibatch"):
+        assert name in out
+    code, out, _ = run("list", "--json")
+    records = json.loads(out)
+    assert {"id", "label", "claim", "seconds"} <= records[0].keys()
+    assert len(records) == len(list_experiments())
+
+
+def test_a_figure_is_reproduced_kept_and_reported(tmp_path: Path):
+    folder = tmp_path / "figures"
+    code, out, _ = run("reproduce", "beyond-large-steps", "--out", str(folder), "--jobs", "1")
+    assert code == 0
+    assert "report.html" in out
+    code, out, _ = run("reproduce", "beyond-large-steps", "--out", str(folder), "--jobs", "1", "--json")
+    (record,) = json.loads(out)
+    assert code == 0
+    assert record["reused"]
+    assert record["holds"]
+    assert record["checks"]
+
+
+def test_several_seeds_have_folders_of_their_own(tmp_path: Path):
+    code, out, _ = run(
+        "reproduce", "beyond-large-steps", "--out", str(tmp_path), "--seeds", "2", "--json", "--jobs", "1"
+    )
+    assert code == 0
+    assert [record["seed"] for record in json.loads(out)] == [0, 1]
+    assert (tmp_path / "seed-1" / "beyond-large-steps" / "data.csv").is_file()
+    assert "other seeds: 1 of 1" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_statement_that_fails_leaves_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    entry = experiments.find("beyond-large-steps")
+
+    def failing(scale: Scale, seed: int) -> experiments.Outcome:
+        outcome = entry.compute(scale, seed)
+        return replace(outcome, checks=[experiments.Check("two is three", False, "2 against 3")])
+
+    monkeypatch.setitem(experiments._KNOWN, entry.id, replace(entry, compute=failing))
+    code, out, _ = run("reproduce", entry.id, "--out", str(tmp_path), "--jobs", "1")
+    assert code == 1
+    assert "two is three: 2 against 3" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["reproduce", "regularised-gama"], "regularized-gamma"),
+        (["reproduce", "--scale", "huge"], "quick, small, paper"),
+        (["reproduce", "--out", "/dev/null/results"], "Nothing was computed"),
+        (["verify", QUICK, "--out", "/dev/null/results"], "Nothing was computed"),
+    ],
+)
+def test_a_wrong_argument_is_said_before_work_starts(arguments: list[str], said: str):
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in out + err

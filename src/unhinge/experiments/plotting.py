@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,15 @@ def pretty(name: str) -> str:
     return re.sub(r"(?<! )=(?! )", " = ", name)
 
 
-def draw(rows: Sequence[Row], panels: Sequence[Panel], title: str, footnote: str = "", columns: int = 3) -> Any:
-    """The figure of a table; nothing but the table's rows enters."""
+def draw(
+    rows: Sequence[Row],
+    panels: Sequence[Panel],
+    title: str,
+    footnote: str = "",
+    columns: int = 3,
+    deviations: Mapping[str, str] | None = None,
+) -> Any:
+    """The figure of a table; `deviations`: by panel, how far the simulation lies off, printed in its corner."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -79,9 +86,14 @@ def draw(rows: Sequence[Row], panels: Sequence[Panel], title: str, footnote: str
             mine = [row for row in rows if row.panel == panel.key]
             _curves(axis, mine, panel, looks)
             axis.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
-            axis.set_title(f"({letter}) {panel.title}", loc="left")
+            axis.set_title(f"({letter}) {panel.title}", loc="left", pad=13)
             if panel.zoom is not None:
                 _zoom(axis, mine, panel, looks)
+            if deviations and panel.key in deviations:
+                text = f"SGD off by {deviations[panel.key]}"
+                axis.text(
+                    1.0, 1.01, text, transform=axis.transAxes, ha="right", va="bottom", fontsize=6.5, color="#555555"
+                )
         for axis in list(axes.flat)[len(panels) :]:
             axis.set_axis_off()
         if spare:
@@ -192,7 +204,8 @@ def _zoom(axis: Any, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[s
             inset.plot([p.step for p in points], [p.value for p in points], color=color, **options)
     inset.set_yscale(panel.yscale)
     inset.tick_params(labelsize=6, length=2)
-    inset.set_title("the last part", fontsize=6.5, pad=2, loc="left")
+    steps = max(row.step for row in rows) - first
+    inset.set_title(f"the last {steps:,.0f} steps", fontsize=6.5, pad=2, loc="left")
     inset.tick_params(which="minor", labelleft=False, length=1)
     inset.locator_params(axis="x", nbins=3)
     inset.grid(False)

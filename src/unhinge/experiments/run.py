@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -20,10 +20,18 @@ from typing import Any
 
 import torch
 
+from unhinge.experiments.folders import writable
 from unhinge.experiments.plotting import draw, save
 from unhinge.experiments.registry import Experiment, find, list_experiments
 from unhinge.experiments.scale import Scale, as_scale
-from unhinge.experiments.table import largest_deviation, read_rows, write_rows, write_summary
+from unhinge.experiments.table import (
+    deviation_text,
+    deviations,
+    largest_deviation,
+    read_rows,
+    write_rows,
+    write_summary,
+)
 
 __all__ = ["Progress", "Result", "redraw", "reproduce", "results"]
 
@@ -46,6 +54,7 @@ class Result:
 
 
 Progress = Callable[[int, int, Result], None]  # done, all, the latest
+Job = tuple[str, int, Path]  # id, seed, the folder its own folder goes to
 
 
 def reproduce(
@@ -55,6 +64,7 @@ def reproduce(
     seed: int = 0,
     progress: Progress | None = None,
     jobs: int | None = None,
+    seeds: int = 1,
 ) -> list[Result]:
     """Make each figure in its own folder of `out`, and return them in the order asked for.
 
@@ -66,23 +76,31 @@ def reproduce(
         progress: Called after each figure with the number done, the number of all, and the result.
         jobs: Processes at once; by default one per core, as far as there are figures to make. They are started afresh,
             so a script that asks for more than one keeps its own work under ``if __name__ == "__main__":``.
+        seeds: Repeat with this many seeds, from `seed` on; those after the first go to ``out/seed-K``.
     """
-    wanted = list(dict.fromkeys(find(name).id for name in ids)) or [entry.id for entry in list_experiments()]
-    size, folder = as_scale(scale), writable(Path(out))
-    found = {name: kept for name in wanted if (kept := _complete(folder / name, name, size, seed))}
+    names = list(dict.fromkeys(find(name).id for name in ids)) or [entry.id for entry in list_experiments()]
+    size, folder = as_scale(scale), Path(out)
+    wanted = [
+        (name, seed + extra, folder / f"seed-{seed + extra}" if extra else folder)
+        for extra in range(seeds)
+        for name in names
+    ]
+    for place in dict.fromkeys(place for _, _, place in wanted):
+        writable(place)
+    found = {job: kept for job in wanted if (kept := _complete(job[2] / job[0], job[0], size, job[1]))}
     done = 0
     for result in found.values():
         done += 1
         if progress is not None:
             progress(done, len(wanted), result)
     # the longest first, so that no core waits for the last one
-    missing = sorted((n for n in wanted if n not in found), key=lambda n: -find(n).seconds[size.name])
-    for result in _make(missing, size, folder, seed, min(jobs or os.cpu_count() or 1, len(missing))):
-        found[result.id] = result
+    missing = sorted((job for job in wanted if job not in found), key=lambda job: -find(job[0]).seconds[size.name])
+    for job, result in _make(missing, size, min(jobs or os.cpu_count() or 1, len(missing))):
+        found[job] = result
         done += 1
         if progress is not None:
             progress(done, len(wanted), result)
-    return [found[name] for name in wanted]
+    return [found[job] for job in wanted]
 
 
 def results(out: str | Path) -> list[Result]:
@@ -102,41 +120,28 @@ def redraw(folder: str | Path) -> None:
     recipe = json.loads((place / "recipe.json").read_text(encoding="utf-8"))
     entry = find(recipe["id"])
     rows = read_rows(place / "data.csv")
-    save(draw(rows, entry.panels, entry.claim, recipe["footnote"], entry.columns), place)
+    save(draw(rows, entry.panels, entry.claim, recipe["footnote"], entry.columns, recipe["deviations"]), place)
 
 
-def writable(folder: Path) -> Path:
-    """The folder, made if need be, after writing to it once; an error says what is in the way."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise OSError(
-            f"cannot write to {folder}: {error.strerror or error}. Nothing was computed; choose another folder."
-        ) from error
-    return folder
-
-
-def _make(names: list[str], scale: Scale, folder: Path, seed: int, jobs: int) -> Any:
+def _make(missing: list[Job], scale: Scale, jobs: int) -> Iterator[tuple[Job, Result]]:
     if jobs <= 1:
-        for name in names:
-            yield _make_one(name, scale, folder, seed)
+        for job in missing:
+            yield job, _make_one(job, scale)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = [pool.submit(_make_one, name, scale, folder, seed) for name in names]
+        waiting = {pool.submit(_make_one, job, scale): job for job in missing}
         try:
             for future in as_completed(waiting):
-                yield future.result()
+                yield waiting[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _make_one(name: str, scale: Scale, folder: Path, seed: int) -> Result:
+def _make_one(job: Job, scale: Scale) -> Result:
     """One figure, first beside its place and then moved there, so that a folder is complete or absent."""
+    name, seed, folder = job
     entry = find(name)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums in one order whatever the machine: the same bytes; and two figures at once
@@ -146,7 +151,7 @@ def _make_one(name: str, scale: Scale, folder: Path, seed: int) -> Result:
     finally:
         torch.set_num_threads(threads)
     worst = largest_deviation(outcome.summary)
-    footnote = f"Largest deviation of simulated SGD from the exact curve: {worst:.1e}."
+    footnote = f"Largest deviation of simulated SGD from the exact curve: {deviation_text(outcome.summary)}."
     if entry.note:
         footnote += f" {entry.note}"
     partial = folder / f".{name}.partial"
@@ -154,7 +159,8 @@ def _make_one(name: str, scale: Scale, folder: Path, seed: int) -> Result:
     partial.mkdir()
     write_rows(outcome.rows, partial / "data.csv")
     write_summary(outcome.summary, partial / "summary.csv")
-    save(draw(outcome.rows, entry.panels, entry.claim, footnote, entry.columns), partial)
+    printed = deviations(outcome.summary)
+    save(draw(outcome.rows, entry.panels, entry.claim, footnote, entry.columns, printed), partial)
     recipe: dict[str, Any] = {
         "id": entry.id,
         "label": entry.label,
@@ -167,6 +173,8 @@ def _make_one(name: str, scale: Scale, folder: Path, seed: int) -> Result:
         "start": "independent standard normal features and prototypes, float64, from the seed",
         "parameters": dict(outcome.parameters),
         "largest_deviation": worst,
+        "deviation": deviation_text(outcome.summary),
+        "deviations": printed,
         "checks": [asdict(check) for check in outcome.checks],
         "seconds": round(time.perf_counter() - began, 2),
         "command": f"unhinge reproduce {entry.id} --scale {scale.name}" + (f" --seed {seed}" if seed else ""),

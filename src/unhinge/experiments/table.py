@@ -12,6 +12,8 @@ from unhinge.experiments.simulate import Curves, deviation, fitted_rate
 
 __all__ = [
     "agreement",
+    "deviation_text",
+    "deviations",
     "largest_deviation",
     "level",
     "rate_check",
@@ -82,6 +84,29 @@ def summarize(curves: Iterable[Curves], panels: Sequence[Panel]) -> Summary:
 def largest_deviation(summary: Summary) -> float:
     """The largest `largest_deviation` of a summary."""
     return max(float(entry["largest_deviation"]) for entry in summary if entry.get("largest_deviation", "") != "")
+
+
+def deviations(summary: Summary) -> dict[str, str]:
+    """What each panel prints of its largest deviation, by the panel's key.
+
+    Where the markers are means over runs, chance is the measure: then the deviation is in standard errors.
+    """
+    panels = dict.fromkeys(str(entry["panel"]) for entry in summary)
+    return {key: deviation_text([entry for entry in summary if entry["panel"] == key]) for key in panels}
+
+
+def deviation_text(summary: Summary) -> str:
+    """The largest deviation of a summary, with its unit.
+
+    Example:
+        >>> deviation_text([{"panel": "loss", "largest_deviation": 3e-15}])
+        '3.0e-15'
+    """
+    if any("standard_errors" in entry for entry in summary):
+        worst = max(float(entry.get("standard_errors", 0.0)) for entry in summary)
+        return f"{worst:.1f} standard errors"
+    worst = largest_deviation(summary)
+    return f"{worst:.1e}" if worst else "0"
 
 
 def agreement(summary: Summary, tolerance: float = 1e-6) -> Check:

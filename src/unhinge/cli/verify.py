@@ -1,45 +1,25 @@
-"""The command `unhinge`: parse, call, print. What a command needs is imported inside it, so that --help is quick."""
+"""`unhinge verify`: every claim of the paper, its verdict and its number."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-__all__ = ["app", "main"]
+from unhinge.cli.output import progress_bar, refuse, writable
 
-app = typer.Typer(
-    help="Exact training dynamics of the last layer, and the paper's claims put to the test.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
+__all__ = ["add_to"]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from unhinge import __version__
-
-        typer.echo(f"unhinge {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    """Exact training dynamics of the last layer, and the paper's claims put to the test."""
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(
+        epilog="Examples:  [bold]unhinge verify[/]  ·  [bold]unhinge verify thm2[/]  ·  "
+        "[bold]unhinge verify erratum-19 --json[/]  ·  [bold]unhinge verify --out report[/]"
+    )(verify)
 
 
-@app.command(
-    epilog="Examples:  [bold]unhinge verify[/]  ·  [bold]unhinge verify thm2[/]  ·  "
-    "[bold]unhinge verify erratum-19 --json[/]  ·  [bold]unhinge verify --out report[/]"
-)
 def verify(
     claim: Annotated[
         list[str] | None,
@@ -54,7 +34,7 @@ def verify(
     html: Annotated[bool, typer.Option("--html", help="An HTML table (a fragment) on stdout.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="List the claims without testing them.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for claims.json, claims.csv, claims.md and claims.html.")
+        Path | None, typer.Option(help="Folder for claims.json, claims.csv, claims.md, claims.html and the report.")
     ] = None,
 ) -> None:
     """Test every claim of the paper: verdict, residual of the printed form and of ours, erratum.
@@ -68,11 +48,11 @@ def verify(
     from unhinge.claims import UnknownClaim, claims, find
 
     if json + markdown + html + listing > 1:
-        _refuse("choose one of --json, --markdown, --html and --list: each of them takes all of stdout.")
+        refuse("choose one of --json, --markdown, --html and --list: each of them takes all of stdout.")
     try:
         chosen = [one for name in claim for one in find(name)] if claim else list(claims())
     except UnknownClaim as error:
-        _refuse(str(error))
+        refuse(str(error))
     chosen = list(dict.fromkeys(chosen))
     console = Console()
     if listing:
@@ -80,13 +60,14 @@ def verify(
             console.print(f"{one.id:34}", one.title, highlight=False, markup=False, soft_wrap=True)
         return
 
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from unhinge.claims import report
 
-    columns = TextColumn("{task.description:34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    if out is not None:
+        from unhinge.experiments import write_report
+
+        writable(out)
     records = []
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("", total=len(chosen))
         for one in chosen:
             progress.update(task, description=one.id)
@@ -95,32 +76,16 @@ def verify(
 
     texts = {"json": report.as_json, "csv": report.as_csv, "md": report.as_markdown, "html": report.as_html}
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         for ending, render in texts.items():
             (out / f"claims.{ending}").write_text(render(records), encoding="utf-8")
+        write_report(out)
     if json or markdown or html:
         typer.echo(texts["json" if json else "md" if markdown else "html"](records))
     else:
         report.print_records(console, records, at_length=bool(claim))
         if out is not None:
-            console.print(f"Written to {out}: claims.json, claims.csv, claims.md, claims.html.", highlight=False)
+            console.print(
+                f"Written to {out}: claims.json, claims.csv, claims.md, claims.html, report.html.", highlight=False
+            )
     if any(record.verdict == "OURS FAILS" for record in records):
         raise typer.Exit(1)
-
-
-def _refuse(message: str) -> NoReturn:
-    """Say what is wrong with an argument, without a stack trace."""
-    typer.echo(f"unhinge: {message}", err=True)
-    raise typer.Exit(2)
-
-
-def main() -> None:
-    """Entry point of the console script."""
-    try:
-        app()
-    except BrokenPipeError:  # `unhinge verify | head`
-        sys.stderr.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,38 @@
+"""What every command says alike: refusals, progress, folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["progress_bar", "refuse", "writable"]
+
+
+def refuse(message: str) -> NoReturn:
+    """Say what is wrong with an argument, without a stack trace, and leave with 2."""
+    typer.echo(f"unhinge: {message}", err=True)
+    raise typer.Exit(2)
+
+
+def writable(folder: Path) -> Path:
+    """The folder, made and tried; otherwise a refusal, before any work is done."""
+    from unhinge.experiments.folders import writable as try_to_write
+
+    try:
+        return try_to_write(folder)
+    except OSError as error:
+        refuse(str(error))
+
+
+def progress_bar() -> Progress:
+    """A bar on stderr that vanishes when done: stdout is for results."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description:34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True)
