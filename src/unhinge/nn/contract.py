@@ -1,0 +1,151 @@
+"""What the losses accept, and how they read it: gamma, class weights, targets, the axis of the classes.
+
+Every check looks at shapes, dtypes and Python numbers only, never at the entries of a tensor, so that the losses
+compile to one graph, run under vmap and never wait for a GPU. Entries are checked where torch itself checks them: a
+label out of range is an `IndexError` on the CPU and a device-side assertion on CUDA, as with ``nn.CrossEntropyLoss``.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "check_class_weight",
+    "check_features",
+    "check_gamma",
+    "check_reduction",
+    "check_smoothing",
+    "class_axis",
+    "default_gamma",
+    "is_soft",
+    "resolve_gamma",
+]
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def default_gamma(num_classes: int) -> float:
+    r""":math:`1/(C-1)`; a single class has no other logits to weigh, and gets 0."""
+    return 1 / (num_classes - 1) if num_classes > 1 else 0.0
+
+
+def check_gamma(gamma: float | Tensor | None) -> None:
+    """`None`, a finite non-negative number, or a tensor with one element (taken on trust, so as not to read it)."""
+    if gamma is None:
+        return
+    if isinstance(gamma, Tensor):
+        if gamma.numel() != 1:
+            raise ValueError(f"gamma must be one number, got a tensor of shape {tuple(gamma.shape)}.")
+        return
+    if isinstance(gamma, bool) or not isinstance(gamma, Real):
+        raise ValueError(f"gamma must be a number or None, got {type(gamma).__name__}. None means 1/(C-1).")
+    if not 0 <= gamma < math.inf:
+        raise ValueError(
+            f"gamma must be finite and not negative, got {gamma}. It weighs the other logits; None means 1/(C-1)."
+        )
+
+
+def resolve_gamma(gamma: float | Tensor | None, num_classes: int) -> float | Tensor:
+    check_gamma(gamma)
+    if gamma is None:
+        return default_gamma(num_classes)
+    return gamma.reshape(()) if isinstance(gamma, Tensor) else float(gamma)
+
+
+def check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f'reduction must be "none", "mean" or "sum", got {reduction!r}.')
+
+
+def check_smoothing(label_smoothing: float) -> None:
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing must lie between 0 and 1, got {label_smoothing}.")
+
+
+def is_soft(target: Any) -> bool:
+    """Whether the targets are probabilities; otherwise they are class indices."""
+    if not isinstance(target, Tensor):
+        raise ValueError(
+            f"target must be a torch.Tensor, got {type(target).__name__}. Convert it: torch.as_tensor(target)."
+        )
+    if target.is_complex() or target.dtype == torch.bool:
+        raise ValueError(f"target must hold class indices (integers) or probabilities (floats), got {target.dtype}.")
+    return target.is_floating_point()
+
+
+def check_class_weight(class_weight: Tensor | None, num_classes: int, name: str = "weight") -> None:
+    if class_weight is not None and class_weight.shape != (num_classes,):
+        came = tuple(class_weight.shape)
+        raise ValueError(
+            f"{name} must be a tensor of one number per class, shape ({num_classes},), got {came}. "
+            "class_weights(counts) makes one."
+        )
+
+
+def class_axis(logits: Tensor, target: Tensor, weight: Tensor | None, dim: int | None) -> int:
+    """The axis of `logits` that holds the classes.
+
+    Up to two axes there is no choice: the last. With more, axis 1 as in ``nn.CrossEntropyLoss`` where the shapes of
+    target and weight allow it, and the last axis where only that fits. `dim` decides by hand.
+    """
+    if logits.ndim == 0:
+        raise ValueError("logits must have an axis of classes, got a tensor without axes.")
+    if not logits.is_floating_point():
+        raise ValueError(f"logits must have a floating dtype, got {logits.dtype}.")
+    soft = is_soft(target)
+    if dim is not None:
+        if not -logits.ndim <= dim < logits.ndim:
+            raise ValueError(f"dim must name one of the {logits.ndim} axes of logits, got {dim}.")
+        candidates = [dim % logits.ndim]
+    else:
+        candidates = [logits.ndim - 1] if logits.ndim <= 2 else [1, logits.ndim - 1]
+    fitting = [axis for axis in candidates if target.shape == _target_shape(logits, axis, soft)]
+    if not fitting:
+        wanted = " or ".join(str(tuple(_target_shape(logits, axis, soft))) for axis in dict.fromkeys(candidates))
+        kind, other = ("probabilities", "Class indices") if soft else ("class indices", "Probabilities")
+        dtype = "an integer" if soft else "a floating"
+        raise ValueError(
+            f"for logits of shape {tuple(logits.shape)}, {kind} must have shape {wanted}, got {tuple(target.shape)}. "
+            f"{other} need {dtype} dtype."
+        )
+    if weight is not None and len(fitting) > 1:
+        fitting = [axis for axis in fitting if weight.shape == (logits.shape[axis],)] or fitting
+    check_class_weight(weight, logits.shape[fitting[0]])
+    return fitting[0]
+
+
+def _target_shape(logits: Tensor, axis: int, soft: bool) -> torch.Size:
+    return logits.shape if soft else torch.Size((*logits.shape[:axis], *logits.shape[axis + 1 :]))
+
+
+def check_features(features: Tensor, weight: Tensor, target: Tensor, **rows: Tensor | None) -> bool:
+    """Features (..., p), weight (C, p) and fitting targets; `rows` are further (p,) or (C,) tensors by name.
+
+    Returns whether the targets are probabilities.
+    """
+    if features.ndim == 0 or weight.ndim != 2 or features.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            "features and weight must be rows of one length, shapes (..., p) and (C, p), "
+            f"got {tuple(features.shape)} and {tuple(weight.shape)}."
+        )
+    if not (features.is_floating_point() and weight.is_floating_point()):
+        raise ValueError(f"features and weight must have floating dtypes, got {features.dtype} and {weight.dtype}.")
+    soft = is_soft(target)
+    leading = tuple(features.shape[:-1])
+    wanted = (*leading, weight.shape[0]) if soft else leading
+    if tuple(target.shape) != wanted:
+        kind = "probabilities (a floating dtype)" if soft else "class indices (an integer dtype)"
+        raise ValueError(
+            f"for features of shape {tuple(features.shape)} and {weight.shape[0]} classes, {kind} must have shape "
+            f"{wanted}, got {tuple(target.shape)}."
+        )
+    sizes = {"weight_sum": weight.shape[1:], "bias": weight.shape[:1], "bias_sum": torch.Size(())}
+    for name, value in rows.items():
+        if value is not None and value.shape != sizes[name]:
+            raise ValueError(f"{name} must have shape {tuple(sizes[name])}, got {tuple(value.shape)}.")
+    return soft

@@ -1,0 +1,21 @@
+"""Losses, penalties and rules as pure functions, to be imported as ``from unhinge.nn import functional as UF``."""
+
+from __future__ import annotations
+
+from unhinge.nn.decision import centered_logits
+from unhinge.nn.hinge import multiclass_hinge_loss
+from unhinge.nn.margins import adjusted_margin_loss
+from unhinge.nn.penalty import feature_norm_penalty, penalty_strength
+from unhinge.nn.rescaling import rescale_gradient
+from unhinge.nn.unhinged import unhinged_loss, unhinged_loss_from_features
+
+__all__ = [
+    "unhinged_loss",
+    "unhinged_loss_from_features",
+    "adjusted_margin_loss",
+    "multiclass_hinge_loss",
+    "feature_norm_penalty",
+    "penalty_strength",
+    "rescale_gradient",
+    "centered_logits",
+]

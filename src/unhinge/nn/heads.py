@@ -1,0 +1,147 @@
+"""A classifier whose prototypes are a simplex ETF: fixed (PAL), on normalised features (FNPAL), or only to start."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unhinge.nn.frames import simplex_etf
+
+__all__ = ["ETFHead"]
+
+
+class ETFHead(nn.Module):
+    r"""A linear classifier without bias, in the place of ``nn.Linear``, whose rows form a simplex ETF.
+
+    .. math:: z = W h, \qquad W W^\top = \mathrm{scale}^2 \left(\tfrac{C}{C-1} I - \tfrac{1}{C-1} 1 1^\top\right)
+
+    Fixed by default: prototype-anchored learning (PAL). With ``normalize=True`` the features are scaled to length 1
+    first (FNPAL). ``weight`` is a buffer under the name a Linear has, so checkpoints of either load into the other;
+    optimizers do not see it.
+
+    With ``trainable=True`` it is a parameter and the ETF is only where training starts; a larger `scale` then gives the
+    prototypes more say, beside the initial features, in where training ends.
+
+    Arguments:
+        in_features: Dimension :math:`p` of the features.
+        num_classes: :math:`C`, from 2 to :math:`p + 1` for an exact ETF.
+        normalize: Scale each feature to length 1. A zero feature stays zero, with a finite gradient.
+        scale: Length of the prototypes.
+        trainable: Make `weight` a parameter.
+        generator: Draws the rotation of the frame; ``None`` uses torch's global generator.
+        weight: Other prototypes to use instead, shape :math:`(C, p)`, multiplied by `scale`; for more than
+            :math:`p + 1` classes pass ``prototypes(num_classes, in_features)``.
+        device, dtype: Of `weight`, as in ``nn.Linear``. The frame is built in float64 and then rounded.
+
+    Shape: :math:`(*, p)` to :math:`(*, C)`.
+
+    Example:
+        >>> head = ETFHead(16, 10, generator=torch.Generator().manual_seed(0))
+        >>> head(torch.randn(4, 16)).shape, [name for name, _ in head.named_parameters()], list(head.state_dict())
+        (torch.Size([4, 10]), [], ['weight'])
+        >>> head.weight_sum.norm()
+        tensor(0.)
+    """
+
+    weight: Tensor
+    bias: None
+    _weight_sum: Tensor | None
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        normalize: bool = False,
+        scale: float = 1.0,
+        trainable: bool = False,
+        generator: torch.Generator | None = None,
+        *,
+        weight: Tensor | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 < scale < math.inf:
+            raise ValueError(f"scale must be positive and finite, got {scale}. It is the length of the prototypes.")
+        if weight is None:
+            weight = simplex_etf(num_classes, in_features, generator)
+        elif weight.shape != (num_classes, in_features):
+            raise ValueError(
+                f"weight must have shape ({num_classes}, {in_features}), one row per class, got {tuple(weight.shape)}."
+            )
+        self.in_features = in_features
+        self.out_features = num_classes
+        self.normalize = normalize
+        self.scale = scale
+        self.trainable = trainable
+        frame = (scale * weight.detach().double()).to(
+            torch.get_default_device() if device is None else device,
+            torch.get_default_dtype() if dtype is None else dtype,
+        )
+        if trainable:
+            self.register_parameter("weight", nn.Parameter(frame))
+            self.register_buffer("_weight_sum", None)
+        else:
+            self.register_buffer("weight", frame)
+            # Not persistent: the state dict of a Linear has no such key.
+            self.register_buffer("_weight_sum", _sum_of_rows(frame), persistent=False)
+            self.register_load_state_dict_post_hook(_sum_again)  # type: ignore[no-untyped-call]
+        self.register_parameter("bias", None)
+
+    @property
+    def num_classes(self) -> int:
+        return self.out_features
+
+    @property
+    def weight_sum(self) -> Tensor:
+        r"""The sum of the prototypes, shape :math:`(p)`, for ``unhinged_loss_from_features``.
+
+        Cached if they are fixed; a sum that is only rounding, as that of an ETF, is exactly zero.
+        """
+        return self.weight.sum(0) if self._weight_sum is None else self._weight_sum
+
+    def embed(self, features: Tensor) -> Tensor:
+        """The features as the prototypes see them: scaled to length 1 with ``normalize=True``, else as they are."""
+        return _unit(features) if self.normalize else features
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(self.embed(features), self.weight)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, normalize={self.normalize}, "
+            f"scale={self.scale:g}, trainable={self.trainable}"
+        )
+
+
+def _unit(features: Tensor) -> Tensor:
+    """Rows of length 1; a zero row stays zero and gets the gradient of the identity, where 1/|h| would be infinite.
+
+    The largest entry is taken out first, as a constant, since it does not change the direction: squares neither
+    overflow nor vanish, in half precision too.
+    """
+    peak = features.detach().abs().amax(-1, keepdim=True)
+    scaled = features / torch.where(peak == 0, 1, peak)
+    length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+    return scaled / torch.where(peak == 0, 1, length)
+
+
+def _sum_of_rows(weight: Tensor) -> Tensor:
+    """Summed in float64; zero where it is no more than the rounding of the entries leaves."""
+    if weight.is_meta:
+        return weight.new_empty(weight.shape[1])
+    rows = weight.double()
+    total = rows.sum(0)
+    # What building the frame in float64 and rounding its entries can leave; the sum of independent rows is as large as
+    # their joint norm, thirty times more even in bfloat16.
+    noise = (4 * torch.finfo(weight.dtype).eps + 1e-13) * torch.linalg.vector_norm(rows, dim=0)
+    return torch.where(total.abs() <= noise, 0.0, total).to(weight.dtype)
+
+
+def _sum_again(head: nn.Module, _: Any) -> None:
+    assert isinstance(head, ETFHead)
+    head._weight_sum = _sum_of_rows(head.weight)

@@ -1,0 +1,220 @@
+"""Module shells for the losses."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from unhinge.nn.contract import check_gamma, check_reduction, check_smoothing
+from unhinge.nn.hinge import check_margin, multiclass_hinge_loss
+from unhinge.nn.margins import adjusted_margin_loss, check_epsilon
+from unhinge.nn.unhinged import unhinged_loss
+
+__all__ = ["AdjustedMarginLoss", "MultiClassHingeLoss", "UnhingedLoss"]
+
+
+class UnhingedLoss(nn.Module):
+    r"""The unhinged loss :math:`-z_y + \gamma\sum_{j\ne y} z_j`, to be used as ``nn.CrossEntropyLoss`` is.
+
+    .. warning::
+        **It is unbounded below.** It is linear in the logits: nothing in it ever says that an example is right enough,
+        and on a free network the norms of features and classifier grow exponentially until training breaks. Pair it
+        with one of
+
+        - a fixed simplex-ETF head and a penalty on the features: :class:`~unhinge.nn.ETFHead` with
+          :meth:`FeatureNormPenalty.for_radius <unhinge.nn.FeatureNormPenalty.for_radius>`. This is the recommended
+          recipe;
+        - a fixed head on normalized features: ``ETFHead(..., normalize=True)``, possibly with
+          :class:`~unhinge.nn.RescaledGradient`. The loss then lies between :math:`\pm(1+\gamma)\|w\|`;
+        - decay of features and classifier at or above the critical one: growth stops when their product reaches the
+          square of :attr:`LayerPeeled.critical_decay <unhinge.LayerPeeled.critical_decay>`.
+
+    Its value is no measure of accuracy, and validation should report accuracy instead.
+
+    Arguments:
+        gamma: Weight of the other logits; `None` means :math:`1/(C-1)`, the fastest to converge. From
+            :math:`2/(C-2)` on, classes collapse onto each other.
+        weight: Weight of each class, shape :math:`(C)`; for imbalanced data :func:`~unhinge.nn.class_weights`.
+        ignore_index: Examples with this label count for nothing.
+        reduction: ``"mean"`` (divided by the total weight of the examples), ``"sum"`` or ``"none"``.
+        label_smoothing: Share of the target spread over all classes.
+        dim: The axis of the classes; `None` reads the shapes as :func:`~unhinge.nn.functional.unhinged_loss` explains.
+
+    The loss has no state: the class weights move with the module but are not part of its ``state_dict``.
+
+    Example:
+        >>> import torch
+        >>> loss = UnhingedLoss()
+        >>> loss(torch.tensor([[3.0, 1.0, 1.0]]), torch.tensor([0]))
+        tensor(-2.)
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        gamma: float | None = None,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        *,
+        dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_gamma(gamma)
+        check_reduction(reduction)
+        check_smoothing(label_smoothing)
+        self.gamma = gamma
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
+        self.dim = dim
+        self.register_buffer("weight", weight, persistent=False)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return unhinged_loss(
+            logits,
+            target,
+            self.gamma,
+            self.weight,
+            self.ignore_index,
+            self.reduction,
+            self.label_smoothing,
+            dim=self.dim,
+        )
+
+    def extra_repr(self) -> str:
+        return _changed(
+            gamma=(self.gamma, None),
+            weight=(self.weight, None),
+            ignore_index=(self.ignore_index, -100),
+            reduction=(self.reduction, "mean"),
+            label_smoothing=(self.label_smoothing, 0.0),
+            dim=(self.dim, None),
+        )
+
+
+class AdjustedMarginLoss(nn.Module):
+    r"""Unhinged loss of normalized features, with a gradient at the antipode of the prototype too.
+
+    It takes the features themselves and the prototypes, and normalizes the features; see
+    :func:`~unhinge.nn.functional.adjusted_margin_loss`. Prototypes are meant to be fixed (an
+    :class:`~unhinge.nn.ETFHead`); if they are trained, they need a decay or a normalization of their own, since the
+    loss is linear in them.
+
+    Arguments:
+        gamma: Weight of the other logits; `None` means :math:`1/(C-1)`.
+        epsilon: Size of the adjusted zone, cosines below :math:`-1+\varepsilon`.
+        weight: Weight of the examples of each class, shape :math:`(C)`.
+        ignore_index: Examples with this label count for nothing.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> import torch
+        >>> loss = AdjustedMarginLoss()
+        >>> prototypes = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+        >>> loss(torch.tensor([[3.0, 4.0]]), prototypes, torch.tensor([0]))
+        tensor(-1.2000)
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        gamma: float | None = None,
+        epsilon: float = 0.05,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        check_gamma(gamma)
+        check_epsilon(epsilon)
+        check_reduction(reduction)
+        self.gamma = gamma
+        self.epsilon = epsilon
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.register_buffer("weight", weight, persistent=False)
+
+    def forward(self, features: Tensor, weight: Tensor, target: Tensor, weight_sum: Tensor | None = None) -> Tensor:
+        return adjusted_margin_loss(
+            features,
+            weight,
+            target,
+            self.gamma,
+            self.epsilon,
+            class_weight=self.weight,
+            weight_sum=weight_sum,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
+
+    def extra_repr(self) -> str:
+        return _changed(
+            gamma=(self.gamma, None),
+            epsilon=(self.epsilon, None),
+            weight=(self.weight, None),
+            ignore_index=(self.ignore_index, -100),
+            reduction=(self.reduction, "mean"),
+        )
+
+
+class MultiClassHingeLoss(nn.Module):
+    r"""The multi-class hinge loss :math:`\sum_{j\ne y}\max(0,\; z_j - z_y + m)`, summed over the classes.
+
+    See :func:`~unhinge.nn.functional.multiclass_hinge_loss`.
+
+    Arguments:
+        margin: :math:`m \ge 0`.
+        weight: Weight of each class, shape :math:`(C)`.
+        ignore_index: Examples with this label count for nothing.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        dim: The axis of the classes, as in :class:`UnhingedLoss`.
+
+    Example:
+        >>> import torch
+        >>> loss = MultiClassHingeLoss()
+        >>> loss(torch.tensor([[3.0, 2.5, 1.0]]), torch.tensor([0]))
+        tensor(0.5000)
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        *,
+        dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_margin(margin)
+        check_reduction(reduction)
+        self.margin = margin
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.dim = dim
+        self.register_buffer("weight", weight, persistent=False)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return multiclass_hinge_loss(
+            logits, target, self.margin, self.weight, self.ignore_index, self.reduction, dim=self.dim
+        )
+
+    def extra_repr(self) -> str:
+        return _changed(
+            margin=(self.margin, None),
+            weight=(self.weight, None),
+            ignore_index=(self.ignore_index, -100),
+            reduction=(self.reduction, "mean"),
+            dim=(self.dim, None),
+        )
+
+
+def _changed(**options: tuple[object, object]) -> str:
+    """The options that are not what they are by default, as `name=value`."""
+    told = {name: value for name, (value, default) in options.items() if value is not default and value != default}
+    return ", ".join(f"{name}={value!r}" for name, value in told.items())

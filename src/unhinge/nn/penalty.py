@@ -1,0 +1,103 @@
+r"""What the squared norm of the features costs, and the radius it asks for  [eq: radius]."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from unhinge.nn.contract import default_gamma
+from unhinge.nn.precision import widened
+
+__all__ = ["check_penalty_reduction", "check_strength", "feature_norm_penalty", "penalty_strength"]
+
+
+def feature_norm_penalty(features: Tensor, strength: float, reduction: str = "sum") -> Tensor:
+    r""":math:`\lambda\sum_i\|h_i\|^2`, or the mean over the examples instead of the sum.
+
+    There is no factor 1/2. Next to a loss that is a mean over the batch, a summed penalty is as many times stronger as
+    the batch has examples; see :class:`~unhinge.nn.FeatureNormPenalty`.
+
+    Arguments:
+        features: :math:`h`, shape :math:`(*, p)`, one example per row.
+        strength: :math:`\lambda \ge 0`.
+        reduction: ``"sum"`` or ``"mean"`` over all rows.
+
+    The result is at least float32: the sum of the squares of a batch of halves does not fit into a half.
+
+    Example:
+        >>> import torch
+        >>> feature_norm_penalty(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), strength=0.5)
+        tensor(13.)
+    """
+    check_penalty_reduction(reduction)
+    if features.ndim == 0 or not features.is_floating_point():
+        raise ValueError(
+            f"features must be a floating tensor of shape (..., p), got {tuple(features.shape)} of {features.dtype}."
+        )
+    squares = features.to(widened(features.dtype)).square().sum(-1)
+    return strength * (squares.sum() if reduction == "sum" else squares.mean())
+
+
+def penalty_strength(
+    radius: float,
+    num_classes: int | None = None,
+    gamma: float | None = None,
+    prototype_norm: float = 1.0,
+    reduction: str = "mean",
+    batch_size: int | None = None,
+    loss_reduction: str = "mean",
+) -> float:
+    r"""The strength with which unhinged loss and penalty ask for features of norm `radius`.
+
+    For fixed prototypes of mean zero and norm :math:`\|w\|`, the two together are a squared error,
+
+    .. math:: -(1+\gamma) w_y^\top h + \lambda\|h\|^2 = \lambda\|h - r\,\hat w_y\|^2 + \text{const},\qquad
+              r = \frac{(1+\gamma)\|w\|}{2\lambda},
+
+    with loss and penalty reduced alike. If one is a mean and the other a sum, the batch size comes in as well.
+
+    Arguments:
+        radius: :math:`r > 0`, the norm the features shall have.
+        num_classes: :math:`C`; needed when gamma is `None`.
+        gamma: That of the loss; `None` means :math:`1/(C-1)`.
+        prototype_norm: :math:`\|w\|`, the norm of one prototype (the scale of the head).
+        reduction: That of the penalty, ``"mean"`` or ``"sum"``.
+        batch_size: Examples in a batch; needed when the two reductions differ.
+        loss_reduction: That of the loss, ``"mean"`` or ``"sum"``.
+
+    Example:
+        >>> round(penalty_strength(5.56, num_classes=10), 3)
+        0.1
+        >>> round(penalty_strength(5.56, num_classes=10, reduction="sum", batch_size=100), 5)
+        0.001
+    """
+    check_penalty_reduction(reduction)
+    check_penalty_reduction(loss_reduction, "loss_reduction")
+    for name, value in (("radius", radius), ("prototype_norm", prototype_norm)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value}.")
+    if gamma is None and num_classes is None:
+        raise ValueError("the radius depends on the loss: pass its gamma, or num_classes for the default 1/(C-1).")
+    if gamma is None:
+        assert num_classes is not None
+        gamma = default_gamma(num_classes)
+    alike = (1 + gamma) * prototype_norm / (2 * radius)
+    if reduction == loss_reduction:
+        return alike
+    if batch_size is None or batch_size < 1:
+        raise ValueError(
+            f"with the loss reduced by {loss_reduction} and the penalty by {reduction}, the radius depends on the "
+            f"batch: pass batch_size (got {batch_size}), or reduce both alike."
+        )
+    return alike / batch_size if reduction == "sum" else alike * batch_size
+
+
+def check_strength(strength: float) -> None:
+    if not 0 <= strength < math.inf:
+        raise ValueError(f"strength must be finite and not negative, got {strength}.")
+
+
+def check_penalty_reduction(reduction: str, name: str = "reduction") -> None:
+    if reduction not in ("sum", "mean"):
+        raise ValueError(f'{name} must be "sum" or "mean", got {reduction!r}.')

@@ -1,0 +1,225 @@
+"""Another head for a network that ends in a Linear, and a last ReLU out of the way.
+
+The network is traced symbolically (:mod:`torch.fx`), without data and without changing it, to see which Linear makes
+the output and what feeds it. Where it cannot be traced, the order in which modules were registered tells the Linear.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+__all__ = ["replace_head"]
+
+Factory = Callable[[int, int], nn.Module]
+
+# What may stand between the last ReLU and the head without hiding it: nothing here makes or removes a sign.
+POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+MAX_POOLS = (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+PASSING = (*POOLS, *MAX_POOLS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
+POOL_FUNCTIONS = [f"{kind}_pool{d}d" for kind in ("avg", "max", "adaptive_avg", "adaptive_max") for d in (1, 2, 3)]
+PASSING_FUNCTIONS: tuple[Any, ...] = (
+    *(getattr(F, name) for name in POOL_FUNCTIONS),
+    *(torch.flatten, torch.mean, torch.amax, torch.squeeze, torch.reshape, F.dropout, operator.getitem),
+)
+PASSING_METHODS = ("flatten", "mean", "amax", "squeeze", "view", "reshape", "contiguous")
+RELU_FUNCTIONS: tuple[Any, ...] = (F.relu, torch.relu, F.relu_, torch.relu_)
+
+
+def replace_head(
+    model: nn.Module, head: nn.Module | Factory, *, name: str | None = None, remove_last_relu: bool = False
+) -> nn.Module:
+    r"""Put `head` in the place of the Linear that `model` ends in.
+
+    The model is changed in place and returned, so that a bare ``nn.Linear`` can be replaced too. The head goes to the
+    device and the dtype of the Linear, and into its training mode.
+
+    Arguments:
+        model: Any network whose output comes from an ``nn.Linear``.
+        head: A module, or a function of ``(in_features, num_classes)`` that makes one: ``ETFHead`` itself will do.
+        name: The Linear by its name in the model, such as ``"classifier.6"``, where there are several outputs.
+        remove_last_relu: Also take out the ReLU whose output reaches the head, through pooling, flattening or dropout.
+            Features then have all signs, as prototypes that sum to zero ask for. It has to be an ``nn.ReLU`` module, or
+            a block with a flag ``last_relu``; of a module that is called several times only the last call is taken out.
+
+    Example:
+        >>> from unhinge.nn.heads import ETFHead
+        >>> network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Flatten(), nn.Linear(16, 10))
+        >>> replace_head(network, ETFHead, remove_last_relu=True)
+        Sequential(
+          (0): Linear(in_features=8, out_features=16, bias=True)
+          (1): Identity()
+          (2): Flatten(start_dim=1, end_dim=-1)
+          (3): ETFHead(in_features=16, out_features=10, normalize=False, scale=1, trainable=False)
+        )
+    """
+    graph = _traced(model)
+    old = _named(model, name) if name is not None else _last_linear(model, graph)
+    new = head if isinstance(head, nn.Module) else head(old.in_features, old.out_features)
+    wanted = getattr(new, "in_features", old.in_features)
+    if wanted != old.in_features:
+        raise ValueError(
+            f"the head takes {wanted} features, but the network has {old.in_features}. "
+            "Pass a function of (in_features, num_classes), such as ETFHead, to get the right size."
+        )
+    if remove_last_relu:
+        _remove_last_relu(model, graph, old)
+    new.to(device=old.weight.device, dtype=old.weight.dtype).train(old.training)
+    return new if old is model else _swap(model, old, new)
+
+
+def _traced(model: nn.Module) -> fx.Graph | None:
+    """The operations of a forward pass, or nothing where it depends on the data."""
+    # Arguments with a default, as `return_features=False`, keep it: a branch on them is not one on the data.
+    usual = {
+        key: parameter.default
+        for key, parameter in inspect.signature(model.forward).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    try:
+        return _Tracer().trace(model, usual)
+    except Exception:  # whatever a forward pass raises when it is shown symbols in the place of tensors
+        return None
+
+
+class _Tracer(fx.Tracer):
+    """Every Linear and ReLU is one operation, subclasses of them too."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, (nn.Linear, nn.ReLU)) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _named(model: nn.Module, name: str) -> nn.Linear:
+    module = dict(model.named_modules(remove_duplicate=False)).get(name)
+    if not isinstance(module, nn.Linear):
+        came = "nothing" if module is None else type(module).__name__
+        raise ValueError(f"name must be that of an nn.Linear, but {name!r} is {came}. There are: {_linears(model)}.")
+    return module
+
+
+def _linears(model: nn.Module) -> str:
+    names = [name or "the model itself" for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return ", ".join(names) or "none"
+
+
+def _last_linear(model: nn.Module, graph: fx.Graph | None) -> nn.Linear:
+    if isinstance(model, nn.Linear):
+        return model
+    if graph is None:
+        return _last_registered(model)
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    node = output.args[0]
+    while isinstance(node, fx.Node) and _passes(model, node) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    module = model.get_submodule(str(node.target)) if isinstance(node, fx.Node) and node.op == "call_module" else None
+    if isinstance(module, nn.Linear):
+        return module
+    raise ValueError(
+        f"the output of the model must come from one nn.Linear, but comes from {node}. "
+        f"Give the one to replace as name=; there are: {_linears(model)}."
+    )
+
+
+def _last_registered(model: nn.Module) -> nn.Linear:
+    modules = list(model.modules())
+    places = [place for place, module in enumerate(modules) if isinstance(module, nn.Linear)]
+    # The weights of anything registered later would come after the head, or beside it.
+    if not places or any(list(module.parameters(recurse=False)) for module in modules[places[-1] + 1 :]):
+        raise ValueError(
+            "the model does not end in an nn.Linear, as far as the order of its modules tells. "
+            f"Give the one to replace as name=; there are: {_linears(model)}."
+        )
+    last = modules[places[-1]]
+    assert isinstance(last, nn.Linear)
+    return last
+
+
+def _passes(model: nn.Module, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(model.get_submodule(str(node.target)), PASSING)
+    if node.op == "call_function":
+        return node.target in PASSING_FUNCTIONS
+    return node.op == "call_method" and node.target in PASSING_METHODS
+
+
+def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Linear) -> None:
+    if graph is None:
+        raise ValueError(
+            "remove_last_relu needs a network that torch.fx can trace, and the forward pass of this one depends on its "
+            "data. Take the ReLU out of the network by hand, or build it without one."
+        )
+    calls = [node for node in graph.nodes if node.op == "call_module"]
+    heads = [node for node in calls if model.get_submodule(str(node.target)) is head]
+    if not heads:
+        raise ValueError("the forward pass never calls the Linear to be replaced, so no ReLU can be found before it.")
+    node = heads[-1].all_input_nodes[0]
+    while _passes(model, node):
+        node = node.all_input_nodes[0]
+    module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+    if isinstance(module, nn.ReLU):
+        uses = sum(model.get_submodule(str(call.target)) is module for call in calls)
+        _swap(model, module, nn.Identity() if uses == 1 else _AllButLast(module, uses))
+        if uses > 1:
+            _start_counting_with(model)
+    elif node.target in RELU_FUNCTIONS or node.target in ("relu", "relu_"):
+        owner = _owner(model, node)
+        if getattr(owner, "last_relu", None) is not True:
+            raise ValueError(
+                f"the last ReLU is a function call in the forward pass of {type(owner).__name__}, which cannot be "
+                "taken out. Make it an nn.ReLU module there, or leave it out."
+            )
+        owner.last_relu = False  # type: ignore[assignment]
+    else:
+        raise ValueError(f"there is no ReLU before the head: its input comes from {node}. Leave remove_last_relu out.")
+
+
+def _owner(model: nn.Module, node: fx.Node) -> nn.Module:
+    """The innermost module in whose forward pass the call stands."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    return model.get_submodule(stack[-1][0]) if stack else model
+
+
+def _swap(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """Wherever the module is registered: it may have several names."""
+    for parent in list(model.modules()):
+        for key, child in list(parent._modules.items()):
+            if child is old:
+                parent._modules[key] = new
+    return model
+
+
+class _AllButLast(nn.Module):
+    """A ReLU that a forward pass calls several times, with the last of these calls left out."""
+
+    def __init__(self, relu: nn.ReLU, calls: int) -> None:
+        super().__init__()
+        self.relu = relu
+        self.calls = calls
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        if self.seen < self.calls:
+            return self.relu(x)
+        self.seen = 0
+        return x
+
+    def extra_repr(self) -> str:
+        return f"calls={self.calls}"
+
+
+def _start_counting_with(model: nn.Module) -> None:
+    """Count from the start of each forward pass, so that one that was interrupted does not shift the next."""
+    model.register_forward_pre_hook(_restart)
+
+
+def _restart(model: nn.Module, _: Any) -> None:
+    for module in model.modules():
+        if isinstance(module, _AllButLast):
+            module.seen = 0

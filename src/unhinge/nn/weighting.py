@@ -1,0 +1,57 @@
+r"""Weights that restore balance  [eq: class-weights].
+
+With examples weighted by :math:`a_c \propto n_c^{-1/2}`, classifier and scaled class means of an imbalanced set move
+exactly as those of a balanced one. Weights :math:`1/n_c`, often recommended, over-correct: the smallest classes then
+dominate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["class_weights"]
+
+
+def class_weights(counts: Tensor | Sequence[int], power: float = 0.5) -> Tensor:
+    r"""Class weights :math:`a_c \propto n_c^{-\text{power}}` of mean 1 over the examples, shape :math:`(C,)`.
+
+    .. math:: a_c = n_c^{-q}\,\frac{\sum_k n_k}{\sum_k n_k^{1-q}},\qquad \frac1n\sum_c n_c a_c = 1.
+
+    The mean 1 keeps a learning rate and a penalty that were tuned without weights. A class without examples gets weight
+    0: nothing in the data asks for it.
+
+    Arguments:
+        counts: Examples per class :math:`n_c`, such as ``torch.bincount(target, minlength=C)``; fractions are welcome.
+        power: :math:`q`; 1/2 makes the dynamics balanced, 0 leaves all weights 1, 1 is the inverse frequency.
+
+    Example:
+        >>> class_weights([90, 10])
+        tensor([0.8333, 2.5000])
+        >>> from unhinge.nn import UnhingedLoss
+        >>> UnhingedLoss(weight=class_weights([90, 10]))
+        UnhingedLoss(weight=tensor([0.8333, 2.5000]))
+    """
+    given = torch.as_tensor(counts)
+    if given.ndim != 1 or given.is_complex() or given.dtype == torch.bool:
+        raise ValueError(
+            f"counts must hold one number per class, shape (C,), got {tuple(given.shape)} of {given.dtype}. "
+            "From labels: torch.bincount(target, minlength=num_classes)."
+        )
+    if not math.isfinite(power):
+        raise ValueError(f"power must be finite, got {power}.")
+    numbers = given.to(torch.float64)
+    if not (torch.isfinite(numbers) & (numbers >= 0)).all() or not (numbers > 0).any():
+        raise ValueError(
+            "counts must be finite, not negative and not all zero, got "
+            f"{numbers.tolist() if len(numbers) <= 8 else [*numbers[:8].tolist(), '...']}."
+        )
+    seen = numbers > 0
+    # relative to the largest class, so that no power of a count overflows
+    share = torch.where(seen, numbers, 1.0) / numbers.max()
+    weights = torch.where(seen, share**-power, 0.0)
+    weights = weights * (numbers.sum() / (numbers * weights).sum())
+    return weights.to(given.dtype if given.is_floating_point() else torch.get_default_dtype())
