@@ -1,0 +1,29 @@
+"""How good is a classifier: neural collapse, calibration, out-of-distribution detection, accuracy on long tails."""
+
+from unhinge.metrics.calibration import (
+    Reliability,
+    classwise_calibration_error,
+    classwise_reliability,
+    expected_calibration_error,
+    reliability,
+)
+from unhinge.metrics.collapse import CollapseSummary, neural_collapse, summarize_collapse
+from unhinge.metrics.longtail import shot_accuracy
+from unhinge.metrics.ood import ood_metrics, ood_scores
+from unhinge.metrics.plots import reliability_diagram, score_histogram
+
+__all__ = [
+    "CollapseSummary",
+    "Reliability",
+    "classwise_calibration_error",
+    "classwise_reliability",
+    "expected_calibration_error",
+    "neural_collapse",
+    "ood_metrics",
+    "ood_scores",
+    "reliability",
+    "reliability_diagram",
+    "score_histogram",
+    "shot_accuracy",
+    "summarize_collapse",
+]

@@ -1,0 +1,108 @@
+"""The reliability diagram and histograms of scores. Needs matplotlib, imported when a figure is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from unhinge.metrics.calibration import Reliability
+from unhinge.metrics.checks import as_numbers
+from unhinge.metrics.ood import ood_metrics
+
+__all__ = ["reliability_diagram", "score_histogram"]
+
+# Okabe and Ito (2008): told apart with any kind of color vision
+INSIDE, OUTSIDE, LIGHT = "#0072B2", "#D55E00", "#56B4E9"
+
+
+def reliability_diagram(bins: Reliability, axes: Any = None, title: str | None = None) -> Any:
+    """Accuracy of each bin beside its mean confidence, and the calibration error.
+
+    Arguments:
+        bins: What :func:`unhinge.metrics.reliability` returns, of one batch or summed over many.
+        axes: Matplotlib axes to draw on, or None for those of a new figure (``axes.figure.savefig(...)``).
+        title: A line above that of the calibration error.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> from unhinge.metrics import reliability
+        >>> axes = reliability_diagram(reliability(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 0])))
+        >>> axes.get_xlabel()
+        'confidence'
+    """
+    if bins.counts.ndim != 1:
+        raise ValueError(
+            f"a diagram shows one set of bins, got bins of shape {tuple(bins.counts.shape)}. "
+            "Of class-wise bins draw one class: Reliability(bins.counts[c], bins.hits[c], bins.totals[c])."
+        )
+    error = bins.error  # first: it says what is wrong with empty bins
+    axes = _axes(axes)
+    edges = bins.edges.numpy()
+    left, width = edges[:-1], 1 / len(bins.counts)
+    filled = (bins.counts > 0).numpy()
+    accuracy, confidence = bins.accuracy.numpy(), bins.confidence.numpy()
+    axes.plot([0, 1], [0, 1], color="#777777", ls="--", lw=1, label="calibrated")
+    axes.bar(left[filled], accuracy[filled], width, align="edge", color=LIGHT, edgecolor="white", label="accuracy")
+    axes.bar(
+        left[filled],
+        (confidence - accuracy)[filled],
+        width,
+        bottom=accuracy[filled],
+        align="edge",
+        color="none",
+        edgecolor=OUTSIDE,
+        hatch="////",
+        lw=0.8,
+        label="gap to confidence",
+    )
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
+    numbers = f"ECE {100 * error:.2f} %, n = {int(bins.counts.sum()):,}"
+    axes.set_title(numbers if title is None else f"{title}\n{numbers}", loc="left")
+    axes.legend(loc="upper left", framealpha=0.95)
+    return axes
+
+
+def score_histogram(id_scores: Any, ood_scores: Any, axes: Any = None, bins: int = 60, label: str = "score") -> Any:
+    """Densities of a score on the two sets over common bins, with the FPR95 and AUROC in the title.
+
+    Arguments:
+        id_scores: Scores of the in-distribution set, shape :math:`(n,)`.
+        ood_scores: Scores of the out-of-distribution set, shape :math:`(m,)`.
+        axes: Matplotlib axes to draw on, or None for those of a new figure.
+        bins: The number of bins.
+        label: The name of the score.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> score_histogram(torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0])).get_title(loc="left")
+        'FPR95 0.00 %, AUROC 100.00 %'
+    """
+    numbers = ood_metrics(id_scores, ood_scores)
+    inside, outside = (
+        as_numbers(name, value, ("n",)).detach().to("cpu", torch.float64).numpy()
+        for name, value in (("id_scores", id_scores), ("ood_scores", ood_scores))
+    )
+    axes = _axes(axes)
+    reach = (min(inside.min(), outside.min()), max(inside.max(), outside.max()))
+    for values, color, name in ((inside, INSIDE, "in-distribution"), (outside, OUTSIDE, "out-of-distribution")):
+        axes.hist(values, bins, range=reach, density=True, color=color, alpha=0.55, label=name)
+    axes.set(xlabel=label, ylabel="density")
+    axes.set_title(f"FPR95 {100 * numbers['fpr95']:.2f} %, AUROC {100 * numbers['auroc']:.2f} %", loc="left")
+    axes.margins(y=0.25)  # room for the legend
+    axes.legend(loc="upper left", frameon=False)
+    return axes
+
+
+def _axes(axes: Any) -> Any:
+    if axes is not None:
+        return axes
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError('figures need matplotlib: pip install "unhinge[plot]"') from None
+    return Figure(figsize=(4, 4), layout="constrained").subplots()

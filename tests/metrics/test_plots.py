@@ -1,0 +1,70 @@
+"""Figures show the numbers they are given."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import unhinge
+from unhinge.metrics import (
+    Reliability,
+    classwise_reliability,
+    reliability,
+    reliability_diagram,
+    score_histogram,
+)
+
+
+def test_bars_stand_at_the_accuracy_and_end_at_the_confidence():
+    p = torch.randn(200, 3).mul(2).softmax(1)
+    bins = reliability(p, torch.randint(3, (200,)), bins=10)
+    axes = reliability_diagram(bins, title="a network")
+    filled = bins.counts > 0
+    accuracy, gaps = axes.containers
+    assert [bar.get_height() for bar in accuracy] == pytest.approx(bins.accuracy[filled].tolist())
+    tops = [bar.get_y() + bar.get_height() for bar in gaps]
+    assert tops == pytest.approx(bins.confidence[filled].tolist())
+    assert [bar.get_x() for bar in accuracy] == pytest.approx(bins.edges[:-1][filled].tolist())
+    assert axes.get_title(loc="left") == f"a network\nECE {100 * bins.error:.2f} %, n = 200"
+    axes.figure.savefig(io.BytesIO(), format="png")
+
+
+def test_a_diagram_goes_on_the_axes_it_is_given():
+    axes = Figure().subplots()
+    bins = reliability(torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
+    assert reliability_diagram(bins, axes) is axes
+    assert score_histogram([1.0, 2.0], [0.0], axes) is axes
+
+
+def test_a_diagram_shows_one_set_of_bins():
+    p, y = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="one set of bins"):
+        reliability_diagram(classwise_reliability(p, y))
+    with pytest.raises(ValueError, match="no predictions"):
+        reliability_diagram(Reliability.empty())
+
+
+def test_histograms_are_densities_over_common_bins():
+    inside, outside = torch.randn(300) + 2, torch.randn(100)
+    axes = score_histogram(inside, outside, bins=20, label="energy")
+    first, second = axes.containers
+    assert [bar.get_x() for bar in first] == pytest.approx([bar.get_x() for bar in second])
+    for bars in (first, second):
+        assert sum(bar.get_height() * bar.get_width() for bar in bars) == pytest.approx(1.0)
+    assert "FPR95" in axes.get_title(loc="left")
+    assert axes.get_xlabel() == "energy"
+
+
+def test_importing_the_metrics_imports_neither_matplotlib_nor_scikit_learn():
+    source = str(Path(unhinge.__file__).parents[1])
+    code = (
+        f"import sys; sys.path.insert(0, {source!r}); import unhinge.metrics; "
+        "assert not {'matplotlib', 'sklearn', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

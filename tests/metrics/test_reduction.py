@@ -1,0 +1,73 @@
+"""Two processes on the loopback device reduce their parts to the whole."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from unhinge.metrics import CollapseSummary, Reliability, classwise_reliability, neural_collapse, reliability
+
+CLASSES, DIM = 4, 6
+SPLITS = (11, 0)  # examples of the first process; 0: it has none
+
+
+def data() -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(3)
+    features = 5 + torch.randn(30, DIM, generator=generator)
+    weight = torch.randn(CLASSES, DIM, generator=generator)
+    return features, weight, torch.randint(CLASSES, (30,), generator=generator)
+
+
+def _reduced(part: slice) -> tuple[dict[str, torch.Tensor], tuple[float, float]]:
+    """What a process with this part of the data knows after the reduction."""
+    features, weight, target = data()
+    h, y = features[part], target[part]
+    p = (h @ weight.T).softmax(1)
+    mine = CollapseSummary.of(h, y, CLASSES) if len(h) else CollapseSummary.empty(CLASSES, DIM)
+    bins = reliability(p, y) if len(h) else Reliability.empty()
+    classwise = classwise_reliability(p, y) if len(h) else Reliability.empty(num_classes=CLASSES)
+    kept = mine.classes.sums.clone()
+    whole = mine.all_reduce()
+    assert torch.equal(mine.classes.sums, kept)  # reducing leaves the part as it was
+    wrong = whole.disagrees(h, weight).sum() if len(h) else torch.zeros((), dtype=torch.int64)
+    dist.all_reduce(wrong)
+    return whole.measures(weight) | {"nc4": wrong / 30}, (bins.all_reduce().error, classwise.all_reduce().error)
+
+
+def _worker(rank: int, port: int, folder: str) -> None:
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    for split in SPLITS:
+        part = slice(0, split) if rank == 0 else slice(split, None)
+        torch.save(_reduced(part), os.path.join(folder, f"{split}-{rank}.pt"))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What both processes found, for every split; starting them takes the time, so they start once."""
+    found = tmp_path_factory.mktemp("processes")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(_worker, args=(port, str(found)), nprocs=2)
+    return found
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("split", SPLITS)
+def test_processes_reduce_their_parts_to_the_whole(split, rank, folder):
+    features, weight, target = data()
+    p = (features @ weight.T).softmax(1)
+    expected = neural_collapse(features, weight, target)
+    found, errors = torch.load(folder / f"{split}-{rank}.pt")
+    assert set(found) == set(expected)
+    for key, value in expected.items():
+        assert found[key].item() == pytest.approx(value.item(), rel=1e-6, abs=1e-9), key
+    assert errors == pytest.approx((reliability(p, target).error, classwise_reliability(p, target).error), rel=1e-12)
