@@ -1,0 +1,355 @@
+"""`unhinge train` and `unhinge evaluate`."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unhinge.cli.output import refuse, writable
+
+if TYPE_CHECKING:
+    from unhinge.training import Recipe, Run
+    from unhinge.training.evaluate import Evaluation
+
+__all__ = ["add_to"]
+
+DATA, MODEL, LOSS, RUN = "What is learned", "The network", "The objective", "The run"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register both commands."""
+    app.command(
+        epilog="Examples:  [bold]unhinge train[/]  ·  [bold]unhinge train --loss unhinged --head pal --radius 10[/]  "
+        "·  [bold]unhinge train --recipe cifar10-lt100/pal --scale small --data-root data --out runs/pal[/]"
+    )(train)
+    app.command(
+        epilog="Examples:  [bold]unhinge evaluate runs/pal[/]  ·  [bold]unhinge evaluate runs/pal --ood svhn --json[/]"
+    )(evaluate)
+
+
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Start from a named recipe, SETTING/METHOD such as cifar10-lt100/pal, or from a recipe.json.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="Of a named recipe: quick (digits), small, paper.", rich_help_panel=RUN)
+    ] = "quick",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="digits (embedded), cifar10, cifar100, svhn, mnist, kmnist, fashion-mnist, imagenet100, folder:PATH.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in.", rich_help_panel=DATA)] = None,
+    shrink: Annotated[
+        int | None, typer.Option(help="Average blocks of pixels: 2 makes 32 into 16.", rich_help_panel=DATA)
+    ] = None,
+    imbalance: Annotated[str | None, typer.Option(help="exp:100 or step:10.", rich_help_panel=DATA)] = None,
+    label_noise: Annotated[
+        float | None, typer.Option(help="Share of wrong training labels.", rich_help_panel=DATA)
+    ] = None,
+    augment: Annotated[
+        bool | None, typer.Option(help="Shift and mirror training images.", rich_help_panel=DATA)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="convnet, resnet8, tiny-resnet, resnet20/32/56, resnet18/34/50, timm:NAME.", rich_help_panel=MODEL
+        ),
+    ] = None,
+    width: Annotated[int | None, typer.Option(help="Channels of the first stage.", rich_help_panel=MODEL)] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help="linear, pal (fixed simplex), fnpal (and normalized features), etf-init.", rich_help_panel=MODEL
+        ),
+    ] = None,
+    last_relu: Annotated[
+        bool | None, typer.Option(help="ReLU before the head; by default not for pal and fnpal.", rich_help_panel=MODEL)
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help="ce, unhinged, adjusted, hinge, mse.", rich_help_panel=LOSS)] = None,
+    gamma: Annotated[
+        float | None, typer.Option(help="Of the unhinged loss; 1/(C-1) by default.", rich_help_panel=LOSS)
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Of the adjusted margin.", rich_help_panel=LOSS)] = None,
+    class_weight: Annotated[
+        float | None,
+        typer.Option(help="Weigh class c by n_c to the minus this: 0.5 is what theory asks for.", rich_help_panel=LOSS),
+    ] = None,
+    logit_adjustment: Annotated[
+        float | None, typer.Option(help="Add this times log(n_c/n) to the logits (ce).", rich_help_panel=LOSS)
+    ] = None,
+    label_smoothing: Annotated[float | None, typer.Option(help="Of ce and unhinged.", rich_help_panel=LOSS)] = None,
+    feature_penalty: Annotated[
+        float | None,
+        typer.Option(help="Strength of the sum of squared feature norms over the batch.", rich_help_panel=LOSS),
+    ] = None,
+    radius: Annotated[
+        float | None,
+        typer.Option(help="Feature norm the penalty shall ask for, instead of its strength.", rich_help_panel=LOSS),
+    ] = None,
+    rescale: Annotated[
+        bool | None,
+        typer.Option(help="Rescaled learning rate: feature gradients times |h| (fnpal).", rich_help_panel=LOSS),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(rich_help_panel=RUN)] = None,
+    batch: Annotated[int | None, typer.Option(help="Images per step, over all processes.", rich_help_panel=RUN)] = None,
+    lr: Annotated[float | None, typer.Option(help="At the start; cosine to zero.", rich_help_panel=RUN)] = None,
+    momentum: Annotated[float | None, typer.Option(rich_help_panel=RUN)] = None,
+    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=RUN)] = None,
+    warmup: Annotated[int | None, typer.Option(help="Epochs of linear warm-up.", rich_help_panel=RUN)] = None,
+    seed: Annotated[int | None, typer.Option(rich_help_panel=RUN)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run.", show_default="runs/KEY, by its recipe", rich_help_panel=RUN),
+    ] = None,
+    devices: Annotated[
+        int, typer.Option(min=1, help="Processes or devices (Lightning Fabric).", rich_help_panel=RUN)
+    ] = 1,
+    strategy: Annotated[str, typer.Option(help="Fabric's: auto, ddp, ...", rich_help_panel=RUN)] = "auto",
+    accelerator: Annotated[str, typer.Option(help="Fabric's: auto, cpu, cuda, mps.", rich_help_panel=RUN)] = "auto",
+    precision: Annotated[str, typer.Option(help="Fabric's: 32-true, bf16-mixed, ...", rich_help_panel=RUN)] = "32-true",
+    save_every: Annotated[
+        float, typer.Option(help="Seconds between checkpoints within an epoch.", rich_help_panel=RUN)
+    ] = 300.0,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the recipe, its size and the estimated time, and leave.", rich_help_panel=RUN
+        ),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout.", rich_help_panel=RUN)] = False,
+) -> None:
+    """Train a network: accuracy, norms, angles and neural collapse after every epoch, weights at the end.
+
+    The same command after an interruption continues, to the same bits. The folder gets the recipe, log.jsonl, log.csv,
+    figures, and the weights as last.safetensors and best.safetensors. The exit code is 1 if the loss stopped being
+    finite, 2 for a wrong argument.
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    chosen = _recipe(given, recipe, scale)
+    if dry_run:
+        _print_plan(chosen, data_root, json)
+        return
+    folder = writable(out if out is not None else Path("runs") / chosen.key)
+    run = _fit(chosen, folder, data_root, json, save_every, devices, strategy, accelerator, precision)
+    if run is None:  # not the process that writes
+        return
+    _write_results(run)
+    if json:
+        record = {
+            "folder": str(run.folder),
+            "stopped": run.stopped,
+            "recipe": asdict(run.recipe),
+            "records": run.records,
+        }
+        typer.echo(jsonlib.dumps(record, indent=2))
+    if run.stopped is not None:
+        typer.echo(
+            f"unhinge: stopped: {run.stopped}. All records up to there are in {run.folder}. The raw loss has no lower "
+            "bound: fix the prototypes (--head pal with --radius, or --head fnpal), or lower --lr.",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _recipe(given: dict[str, Any], name: str | None, scale: str) -> Recipe:
+    from unhinge.training import Recipe, RecipeError, recipe_named
+
+    changes = {field.name: given[field.name] for field in fields(Recipe) if field.name in given}
+    try:
+        if name is None:
+            return Recipe.of(changes)
+        if name.endswith(".json"):
+            try:
+                start = Recipe.from_json(Path(name).read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError) as error:
+                refuse(f"cannot read the recipe {name}: {error}")
+        else:
+            start = recipe_named(name, scale)
+        return replace(start, **changes)
+    except RecipeError as error:
+        refuse(str(error))
+
+
+def _fit(
+    chosen: Recipe,
+    folder: Path,
+    data_root: Path | None,
+    quiet: bool,
+    save_every: float,
+    devices: int,
+    strategy: str,
+    accelerator: str,
+    precision: str,
+) -> Run | None:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from unhinge.training import fit, processes
+
+    try:
+        crew = processes(devices, strategy, accelerator, precision)
+    except (ImportError, ValueError, RuntimeError) as error:
+        refuse(str(error))
+    console = Console(stderr=True, quiet=crew.rank != 0)
+    columns = (
+        TextColumn("epoch {task.fields[epoch]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=crew.rank != 0) as bar:
+        task = bar.add_task("", total=None, epoch="1", rate="")
+        heads: list[str] = []
+
+        def show(done: int, total: int, record: dict[str, Any] | None) -> None:
+            speed = bar.tasks[0].speed
+            rate = f"{speed * chosen.batch:,.0f} images/s" if speed else ""
+            bar.update(
+                task,
+                completed=done,
+                total=total,
+                rate=rate,
+                epoch=f"{min(done * chosen.epochs // total + 1, chosen.epochs)}",
+            )
+            if record is not None and not quiet:
+                if not heads:
+                    heads.append("shown")
+                    bar.console.print(_row({key: key for key in SHOWN}), style="bold", highlight=False)
+                bar.console.print(_row(record), highlight=False)
+
+        try:
+            run = fit(
+                chosen,
+                folder,
+                data_root=data_root,
+                processes=crew,
+                progress=show,
+                save_every=save_every,
+                tensorboard=True,
+            )
+        except KeyboardInterrupt:
+            typer.echo("unhinge: interrupted. The same command continues.", err=True)
+            raise typer.Exit(1) from None
+        except (ValueError, OSError) as error:
+            refuse(str(error))
+    for complaint in run.complaints:
+        typer.echo(f"unhinge: {complaint} The one before it was used.", err=True)
+    return run if crew.rank == 0 else None
+
+
+SHOWN = {
+    "epoch": "epoch",
+    "train_loss": "loss",
+    "train_accuracy": "train acc",
+    "test_accuracy": "test acc",
+    "feature_norm": "|h|",
+    "prototype_angle_min": "angle",
+    "nc1_ratio": "NC1",
+    "nc3": "NC3",
+}
+
+
+def _row(record: dict[str, Any]) -> str:
+    cells = []
+    for key, head in SHOWN.items():
+        value = record.get(key, "")
+        text = head if value == key else f"{value:.4g}" if isinstance(value, float) else str(value)
+        cells.append(f"{text:>9}")
+    return " ".join(cells)
+
+
+def _write_results(run: Run) -> None:
+    from unhinge.training.checkpoint import write_atomically
+    from unhinge.training.plots import draw_curves, save
+    from unhinge.training.records import as_markdown
+
+    title = f"{run.recipe.data}: {run.recipe.loss}, {run.recipe.head} head, seed {run.recipe.seed}"
+    save(draw_curves(run.records, title), run.folder, "curves")
+    write_atomically(run.folder / "log.md", (as_markdown(run.records) + "\n").encode())
+    if run.stopped is None:
+        typer.echo(f"test accuracy {run.last['test_accuracy']:.4f}  ·  {run.folder}/", err=True)
+
+
+def _print_plan(chosen: Recipe, data_root: Path | None, json: bool) -> None:
+    from unhinge.training.plan import plan_of
+
+    try:
+        plan = plan_of(chosen, data_root)
+    except (ValueError, OSError) as error:
+        refuse(str(error))
+    if json:
+        typer.echo(jsonlib.dumps({"recipe": asdict(chosen), "plan": asdict(plan)}, indent=2))
+        return
+    typer.echo(chosen.to_json())
+    typer.echo(str(plan))
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="What `unhinge train --out` wrote.")],
+    ood: Annotated[str | None, typer.Option(help="A data set that plays the unknown, such as svhn.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in.")] = None,
+    weights: Annotated[str, typer.Option(help="last or best.")] = "last",
+    json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")] = False,
+) -> None:
+    """Measure a trained run: accuracy, calibration, neural collapse, and out-of-distribution detection.
+
+    Writes evaluation.json and a figure with the reliability diagram and the scores into the folder.
+    """
+    from unhinge.training.evaluate import evaluate as measure
+    from unhinge.training.plots import draw_evaluation, save
+
+    if weights not in ("last", "best"):
+        refuse(f"--weights must be last or best, got {weights!r}.")
+    try:
+        found = measure(folder, ood, data_root=data_root, which=weights)
+    except (ValueError, OSError) as error:
+        refuse(str(error))
+    title = f"{folder.name}: accuracy {100 * found.numbers['accuracy']:.2f} %"
+    save(draw_evaluation(found, title), folder, "evaluation")
+    if json:
+        typer.echo((folder / "evaluation.json").read_text(encoding="utf-8"), nl=False)
+        return
+    _print_evaluation(found)
+
+
+def _print_evaluation(found: Evaluation) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    numbers = found.numbers
+    table = Table(pad_edge=False, show_header=False)
+    table.add_row("accuracy", f"{numbers['accuracy']:.4f}")
+    for name in ("many", "medium", "few"):
+        if numbers["shots"][name] == numbers["shots"][name]:  # not NaN
+            table.add_row(f"accuracy, {name}-shot classes", f"{numbers['shots'][name]:.4f}")
+    table.add_row("calibration error (ECE)", f"{numbers['ece']:.4f}")
+    table.add_row("class-wise ECE", f"{numbers['classwise_ece']:.4f}")
+    table.add_row("mean feature norm", f"{numbers['feature_norm']:.4g}")
+    for name, value in numbers["collapse"].items():
+        table.add_row(name, f"{value:.4g}")
+    for name, measures in numbers.get("ood", {}).items():
+        if isinstance(measures, dict):
+            table.add_row(f"unknown by {name}", ", ".join(f"{key} {value:.4f}" for key, value in measures.items()))
+    console = Console()
+    console.print(table)
+    console.print(f"{found.folder}/evaluation.json, evaluation.png, evaluation.pdf", highlight=False)

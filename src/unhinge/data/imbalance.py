@@ -1,0 +1,118 @@
+r"""Long-tailed and step imbalance of any data set, by the count formulas of the literature.
+
+With :math:`C` classes, ratio :math:`\rho = n_{\max} / n_{\min}` and classes in the order of their labels:
+exponential, :math:`n_c = \lfloor n_{\max}\, \rho^{-c/(C-1)} \rfloor` (Cui et al. 2019, Cao et al. 2019);
+step, :math:`n_{\max}` for the first half and :math:`\lfloor n_{\max} / \rho \rfloor` for the second (Buda et al. 2018).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from unhinge.data.batches import generator_of
+from unhinge.data.images import ImageSet
+
+__all__ = ["Imbalance", "Subsample", "imbalanced"]
+
+_KINDS = ("exp", "step")
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """A profile of class sizes: `kind` is "exp" or "step", `ratio` the largest class over the smallest.
+
+    Example:
+        >>> Imbalance.parse("exp:100").counts([5000] * 10)
+        (5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50)
+        >>> Imbalance.parse("step:10").counts([5000] * 4)
+        (5000, 5000, 500, 500)
+        >>> str(Imbalance("step", 10))
+        'step:10'
+    """
+
+    kind: Literal["exp", "step"]
+    ratio: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ValueError(f"the kind of imbalance must be one of {', '.join(_KINDS)}, got {self.kind!r}.")
+        if not 1 <= self.ratio < math.inf:
+            raise ValueError(
+                f"the imbalance ratio is the largest class over the smallest, at least 1, got {self.ratio}. "
+                "Papers that write 0.01 mean 100."
+            )
+
+    @staticmethod
+    def parse(text: str) -> Imbalance:
+        """Read `exp:100` or `step:10`."""
+        kind, _, ratio = text.partition(":")
+        try:
+            number = float(ratio)
+        except ValueError:
+            raise ValueError(f"imbalance must read like exp:100 or step:10, got {text!r}.") from None
+        return Imbalance(kind, number)  # type: ignore[arg-type]  # checked there
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.ratio:g}"
+
+    def shares(self, num_classes: int) -> tuple[float, ...]:
+        r"""Each class's size over :math:`n_{\max}`."""
+        factor = 1 / self.ratio
+        if self.kind == "exp":
+            return tuple(factor ** (c / (num_classes - 1)) if num_classes > 1 else 1.0 for c in range(num_classes))
+        # An odd class in the middle is a large one.
+        large = num_classes - num_classes // 2
+        return (1.0,) * large + (factor,) * (num_classes - large)
+
+    def counts(self, available: list[int] | Tensor) -> tuple[int, ...]:
+        r"""Images of each class, where :math:`n_{\max}` is the largest for which every class has enough.
+
+        For balanced data :math:`n_{\max}` is the size of a class, as in the literature. Unequal classes keep the
+        profile's ratio instead of being cut off where they run out.
+        """
+        have = [int(n) for n in available]
+        shares = self.shares(len(have))
+        largest = min(_floor(n / share) for n, share in zip(have, shares, strict=True))
+        counts = tuple(min(n, _floor(largest * share)) for n, share in zip(have, shares, strict=True))
+        if not counts or min(counts) < 1:
+            raise ValueError(
+                f"{self} would leave a class without images: the largest class could have {largest}. "
+                f"Choose a ratio of at most {max(largest, 1)}."
+            )
+        return counts
+
+
+@dataclass(frozen=True, eq=False)
+class Subsample:
+    """An imbalanced set, and the indices that were kept, to be stored with a run."""
+
+    images: ImageSet
+    indices: Tensor  # (n,) int64, ascending, into the set it was taken from
+
+
+def imbalanced(images: ImageSet, imbalance: Imbalance | str, *, seed: int) -> Subsample:
+    """Keep a random part of each class. A larger ratio keeps a part of what a smaller one keeps, at the same seed.
+
+    Example:
+        >>> from unhinge.data import load
+        >>> part = imbalanced(load("digits").training, "exp:10", seed=0)
+        >>> part.images.counts.tolist()
+        [142, 109, 85, 65, 51, 39, 30, 23, 18, 14]
+    """
+    profile = Imbalance.parse(imbalance) if isinstance(imbalance, str) else imbalance
+    kept = []
+    for label, count in enumerate(profile.counts(images.counts)):
+        members = (images.labels == label).nonzero().squeeze(1).cpu()
+        kept.append(members[torch.randperm(len(members), generator=generator_of(seed, label))[:count]])
+    indices = torch.cat(kept).sort().values
+    return Subsample(images.subset(indices.to(images.labels.device)), indices)
+
+
+def _floor(value: float) -> int:
+    # 49 * (1 / 49) is a hair below 1 in floats, and 1 is meant.
+    return math.floor(value * (1 + 1e-12))

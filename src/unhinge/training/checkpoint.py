@@ -1,0 +1,111 @@
+"""Checkpoints that survive kill -9, a full disk and a flipped bit; tensors and JSON, nothing that executes.
+
+A checkpoint is one safetensors file: weights, buffers, momentum, and in its header, as JSON, where the run stands and a
+checksum of the tensors. It is written beside its place, flushed to the disk and then renamed, so a name that exists is
+whole; the one before is kept until the next is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["CheckpointError", "Checkpoint", "load_newest", "read_tensors", "save", "write_atomically", "write_tensors"]
+
+_PATTERN = "checkpoint-*.safetensors"
+_KEPT = 2
+
+
+class CheckpointError(ValueError):
+    """A file that is not what was written."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Tensors by name, and where the run stood."""
+
+    tensors: dict[str, Tensor]
+    standing: dict[str, Any]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file is the old one or the new one, whatever happens in between."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise OSError(
+            error.errno,
+            f"{error.strerror}, while writing {path.name} ({len(content):,} bytes). What was saved before is whole: "
+            "make room and run the same command again, it continues from there",
+            str(path.parent),
+        ) from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """A safetensors file with `about` as JSON in its header, and a checksum of the tensors."""
+    from safetensors.torch import save as to_bytes
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"unhinge": json.dumps(dict(about), allow_nan=False), "crc32": _checksum(plain)}
+    write_atomically(path, to_bytes(plain, metadata=header))
+
+
+def read_tensors(path: Path) -> Checkpoint:
+    """What :func:`write_tensors` wrote, or an error that names the file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+        about = json.loads(header["unhinge"])
+    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is damaged or not ours: {str(error) or type(error).__name__}") from None
+    if header.get("crc32") != _checksum(tensors):
+        raise CheckpointError(f"{path} is damaged: its tensors are not those that were written (checksum).")
+    if not isinstance(about, dict):
+        raise CheckpointError(f"{path} has no description of the run in its header.")
+    return Checkpoint(tensors, about)
+
+
+def save(folder: Path, step: int, tensors: Mapping[str, Tensor], standing: Mapping[str, Any]) -> Path:
+    """Write the checkpoint of `step` and drop those before the previous one."""
+    path = folder / f"checkpoint-{step:09d}.safetensors"
+    write_tensors(path, tensors, standing)
+    for old in sorted(folder.glob(_PATTERN))[:-_KEPT]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint, and what is wrong with newer ones."""
+    complaints: list[str] = []
+    for path in sorted(folder.glob(_PATTERN), reverse=True):
+        try:
+            return read_tensors(path), complaints
+        except CheckpointError as error:
+            complaints.append(str(error))
+    return None, complaints
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    value = 0
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous().reshape(-1)
+        value = zlib.crc32(name.encode(), value)
+        value = zlib.crc32(tensor.view(torch.uint8).numpy().tobytes() if tensor.numel() else b"", value)
+    return f"{value:08x}"

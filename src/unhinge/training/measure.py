@@ -1,0 +1,92 @@
+"""What a run records: of its prototypes, of a fixed sample of the training images, and of the test images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from unhinge.data import ImageSet, batches, generator_of
+from unhinge.metrics import neural_collapse
+
+__all__ = ["Outputs", "collapse_record", "outputs", "prototype_record", "sample_of", "score"]
+
+_SAMPLE = 2048  # training images looked at after each epoch
+_FINITE = 1e150  # squares of larger numbers overflow
+COLLAPSE = ("nc1_ratio", "nc2_norm_features", "nc2_angle_features", "nc3", "nc4")
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """What a network says of a set of images."""
+
+    logits: Tensor  # (n, C)
+    features: Tensor  # (n, p)
+    labels: Tensor  # (n,)
+
+    @property
+    def accuracy(self) -> float:
+        return (self.logits.argmax(-1) == self.labels).double().mean().item()
+
+
+@torch.no_grad()
+def outputs(network: nn.Module, images: ImageSet, batch: int = 512) -> Outputs:
+    """Logits and features of every image, in their order, by the network as it would be used."""
+    training = network.training
+    network.eval()
+    dtype = next(network.parameters()).dtype
+    parts = [(*network(x.to(dtype), return_features=True), y) for x, y in batches(images, batch)]
+    network.train(training)
+    logits, features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
+    return Outputs(logits.float(), features.float(), labels)
+
+
+@torch.no_grad()
+def score(network: nn.Module, images: ImageSet, shard: tuple[int, int] = (0, 1), batch: int = 512) -> Tensor:
+    """(number right, number seen) of this process's share of the images, float64."""
+    training = network.training
+    network.eval()
+    right = torch.zeros(2, dtype=torch.float64)
+    dtype = next(network.parameters()).dtype
+    for x, y in batches(images, batch, shard=shard):
+        if len(y):
+            right += torch.tensor([(network(x.to(dtype)).argmax(-1) == y).sum().item(), len(y)], dtype=torch.float64)
+    network.train(training)
+    return right
+
+
+def sample_of(images: ImageSet, seed: int) -> ImageSet:
+    """A fixed sample of the training images, all of them where they are few."""
+    if len(images) <= _SAMPLE:
+        return images
+    chosen = torch.randperm(len(images), generator=generator_of(seed, 2))[:_SAMPLE].sort().values
+    return images.subset(chosen.to(images.labels.device))
+
+
+@torch.no_grad()
+def prototype_record(weight: Tensor) -> dict[str, float]:
+    """Smallest norm, largest over smallest, and the smallest angle between two prototypes, in degrees."""
+    rows = weight.detach().double().cpu()
+    norms = rows.norm(dim=1)
+    unit = rows / norms[:, None].clamp(min=torch.finfo(rows.dtype).tiny)
+    cosines = unit @ unit.mT
+    closest = cosines.fill_diagonal_(-1.0).max().clamp(-1, 1).item() if len(rows) > 1 else -1.0
+    smallest = norms.min().item()
+    return {
+        "prototype_norm_min": smallest,
+        "prototype_norm_ratio": norms.max().item() / smallest if smallest else math.inf,
+        "prototype_angle_min": math.degrees(math.acos(closest)) if math.isfinite(closest) else math.nan,
+    }
+
+
+@torch.no_grad()
+def collapse_record(network: nn.Module, images: ImageSet, weight: Tensor) -> dict[str, float]:
+    """Accuracy and neural collapse on a sample of the training images, without augmentation."""
+    found = outputs(network, images)
+    record = {"sample_accuracy": found.accuracy}
+    if not bool(torch.isfinite(found.features).all()) or found.features.abs().max() > _FINITE:
+        return record
+    measures = neural_collapse(found.features, weight.detach().float(), found.labels)
+    return record | {name: float(measures[name]) for name in COLLAPSE if name in measures}

@@ -1,0 +1,67 @@
+"""From a recipe to a network: backbone, head, what happens to gradients between the two."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor, nn
+
+from unhinge.data import ImageSet, generator_of
+from unhinge.nn import ETFHead
+from unhinge.nn import functional as UF
+from unhinge.nn.backbones import Classifier, build_model
+from unhinge.training.recipe import Recipe, RecipeError
+
+__all__ = ["network_of", "prototypes_of"]
+
+_WEIGHTS, _PROTOTYPES = 0, 1
+
+
+def network_of(recipe: Recipe, images: ImageSet) -> Classifier:
+    """The network a recipe starts from, for images like these; the same seed gives the same weights.
+
+    Example:
+        >>> from unhinge.data import load
+        >>> network = network_of(Recipe(head="pal", loss="unhinged"), load("digits").training)
+        >>> network.head
+        ETFHead(...)
+    """
+    network = build_model(
+        recipe.model,
+        num_classes=images.num_classes,
+        in_channels=images.in_channels,
+        image_size=images.image_size,
+        width=recipe.width,
+        last_relu=not recipe.without_last_relu,
+        head=None if recipe.head == "linear" else partial(_head, recipe),
+        seed=generator_of(recipe.seed_for("init"), _WEIGHTS).initial_seed() % 2**63,
+    )
+    if recipe.rescale:
+        # A hook, so that the features the network returns, and a penalty on them, keep their own gradient.
+        network.head.register_forward_pre_hook(_rescaled)
+    return network
+
+
+def prototypes_of(network: Classifier) -> Tensor:
+    """The rows of the head, :math:`(C, p)`."""
+    weight = network.head.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def _head(recipe: Recipe, in_features: int, num_classes: int) -> nn.Module:
+    try:
+        return ETFHead(
+            in_features,
+            num_classes,
+            normalize=recipe.head == "fnpal",
+            scale=recipe.head_scale,
+            trainable=recipe.head == "etf-init",
+            generator=generator_of(recipe.seed_for("init"), _PROTOTYPES),
+        )
+    except ValueError as error:
+        raise RecipeError(f"head {recipe.head} on {in_features} features: {error}") from None
+
+
+def _rescaled(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    return (UF.rescale_gradient(inputs[0]),)

@@ -1,0 +1,69 @@
+"""What a run would cost: parameters, FLOPs, and a few steps timed on the present device."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from unhinge.data import batches, num_batches
+from unhinge.nn.backbones import count_flops, count_parameters
+from unhinge.training.loop import material_of
+from unhinge.training.network import network_of, prototypes_of
+from unhinge.training.objective import objective_of
+from unhinge.training.recipe import Recipe
+
+__all__ = ["Plan", "plan_of"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The size of a run."""
+
+    train_images: int
+    steps: int
+    parameters: int
+    flops_per_image: int  # of a forward pass
+    flops: float  # of the whole run, backward counted as two forward passes
+    seconds: float  # estimated, on this device
+
+    def __str__(self) -> str:
+        minutes = self.seconds / 60
+        long = (
+            f"{minutes / 60:.1f} hours"
+            if minutes > 90
+            else f"{minutes:.1f} minutes"
+            if minutes > 2
+            else f"{self.seconds:.0f} s"
+        )
+        return (
+            f"{self.train_images:,} images, {self.steps:,} steps, {self.parameters:,} parameters, "
+            f"{self.flops_per_image / 1e6:,.1f} MFLOP per image and pass, {self.flops:.3g} FLOP in all, "
+            f"about {long} on this device"
+        )
+
+
+def plan_of(recipe: Recipe, data_root: str | Path | None = None, timed: int = 3) -> Plan:
+    """Count, and time a few steps."""
+    material = material_of(recipe, data_root)
+    network = network_of(recipe, material.train)
+    flops = count_flops(network, (1, *material.train.images.shape[1:]))
+    objective = objective_of(recipe, material.train.counts)
+    taken = []
+    for (x, y), _ in zip(batches(material.train, recipe.batch, seed=0), range(timed), strict=False):
+        began = time.perf_counter()
+        logits, features = network(x, return_features=True)
+        total = objective.weight_of(y).sum()
+        objective(logits, features, y, prototypes_of(network), total, len(y)).backward()
+        taken.append(time.perf_counter() - began)
+    steps = num_batches(material.train, recipe.batch) * recipe.epochs
+    images = len(material.train) * recipe.epochs
+    evaluation = len(material.test) * recipe.epochs / max(recipe.batch, 1) / 3  # a forward pass is a third of a step
+    return Plan(
+        train_images=len(material.train),
+        steps=steps,
+        parameters=count_parameters(network),
+        flops_per_image=flops,
+        flops=3.0 * flops * images,
+        seconds=min(taken) * (steps + evaluation),
+    )

@@ -1,0 +1,202 @@
+"""Everything that decides a run, frozen; as JSON beside its results, and as a key that names it."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from unhinge.data import Imbalance
+
+__all__ = ["Recipe", "RecipeError"]
+
+Loss = Literal["ce", "unhinged", "adjusted", "hinge", "mse"]
+Head = Literal["linear", "pal", "fnpal", "etf-init"]
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be followed."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    r"""One training run, whole: two equal recipes give the same weights on the same machine.
+
+    Where the data lie, on which devices and in how many processes it runs is not part of it.
+
+    Example:
+        >>> ours = Recipe(loss="unhinged", head="pal", radius=5.0)
+        >>> ours.fixed_prototypes, ours.without_last_relu
+        (True, True)
+        >>> Recipe.from_json(ours.to_json()) == ours
+        True
+    """
+
+    # what is learned
+    data: str = "digits"
+    shrink: int = 1  # each shrink x shrink block of pixels becomes one
+    imbalance: str | None = None  # "exp:100", "step:10"
+    label_noise: float = 0.0  # share of training labels replaced by another class
+    augment: bool = True
+
+    # by what
+    model: str = "convnet"
+    width: int | None = None  # None: the model's own
+    last_relu: bool | None = None  # None: removed where prototypes are fixed, as in the paper
+    head: Head = "linear"
+    head_scale: float = 1.0  # norm of a prototype of pal, fnpal and etf-init
+
+    # to lower what
+    loss: Loss = "ce"
+    gamma: float | None = None  # None: 1/(C-1)
+    epsilon: float = 0.05  # of the adjusted margin
+    class_weight: float = 0.0  # examples of class c weigh n_c^(-class_weight)
+    logit_adjustment: float = 0.0  # tau: log(n_c/n) times this added to the logits while training (ce)
+    label_smoothing: float = 0.0
+    feature_penalty: float = 0.0  # lambda of lambda * sum over the batch of |h|^2
+    radius: float | None = None  # the feature norm that the penalty shall ask for, instead of its strength
+    rescale: bool = False  # gradients of the features times their norm (fnpal)
+
+    # how
+    epochs: int = 30
+    batch: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    warmup: int = 0  # epochs of linear warm-up before the cosine
+
+    # seeds, one for each purpose; None: `seed`
+    seed: int = 0
+    seed_data: int | None = None  # imbalance and label noise
+    seed_init: int | None = None  # weights and prototypes
+    seed_order: int | None = None  # order of the batches and augmentation
+
+    def __post_init__(self) -> None:
+        _one_of("loss", self.loss, get_args(Loss))
+        _one_of("head", self.head, get_args(Head))
+        if self.imbalance is not None:
+            _reraise(lambda: Imbalance.parse(str(self.imbalance)))
+        for name in ("shrink", "epochs", "batch"):
+            _number(name, getattr(self, name), 1, integer=True)
+        for name in ("warmup", "seed"):
+            _number(name, getattr(self, name), 0, integer=True)
+        for name in ("seed_data", "seed_init", "seed_order", "width"):
+            if getattr(self, name) is not None:
+                _number(name, getattr(self, name), 1 if name == "width" else 0, integer=True)
+        for name in ("lr", "weight_decay", "momentum", "feature_penalty", "class_weight", "logit_adjustment"):
+            _number(name, getattr(self, name), 0.0)
+        for name in ("label_noise", "label_smoothing"):
+            _number(name, getattr(self, name), 0.0, 1.0)
+        _number("epsilon", self.epsilon, 0.0, 1.0)
+        _number("head_scale", self.head_scale, 0.0, exclusive=True)
+        if self.radius is not None:
+            _number("radius", self.radius, 0.0, exclusive=True)
+        if self.gamma is not None:
+            _number("gamma", self.gamma, 0.0)
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        if self.radius is not None and self.feature_penalty:
+            raise RecipeError("radius and feature_penalty say the same thing twice; give one of them.")
+        if self.radius is not None and (self.loss != "unhinged" or self.head != "pal"):
+            raise RecipeError(
+                "a radius sets the penalty of the unhinged loss on fixed prototypes (loss unhinged, head pal); "
+                f"with loss {self.loss} and head {self.head}, give feature_penalty."
+            )
+        if self.rescale and self.head != "fnpal":
+            raise RecipeError(f"rescale is for normalized features (head fnpal), but the head is {self.head}.")
+        if self.loss == "adjusted" and self.head not in ("pal", "fnpal"):
+            raise RecipeError(f"loss adjusted needs fixed prototypes (head pal or fnpal), but the head is {self.head}.")
+        if self.logit_adjustment and self.loss != "ce":
+            raise RecipeError(f"logit_adjustment is for loss ce, but the loss is {self.loss}.")
+        if self.label_smoothing and self.loss not in ("ce", "unhinged"):
+            raise RecipeError(f"label_smoothing is for losses ce and unhinged, but the loss is {self.loss}.")
+        if self.warmup >= self.epochs:
+            raise RecipeError(f"warmup must be shorter than the {self.epochs} epochs, got {self.warmup}.")
+
+    @property
+    def fixed_prototypes(self) -> bool:
+        return self.head in ("pal", "fnpal")
+
+    @property
+    def without_last_relu(self) -> bool:
+        return self.fixed_prototypes if self.last_relu is None else not self.last_relu
+
+    def seed_for(self, purpose: Literal["data", "init", "order"]) -> int:
+        """The seed of one purpose, `seed` unless it has its own."""
+        own = getattr(self, f"seed_{purpose}")
+        return self.seed if own is None else int(own)
+
+    @property
+    def key(self) -> str:
+        """Twelve letters that name the recipe: other settings, other key."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Recipe:
+        """What :meth:`to_json` wrote; settings left out have their defaults, unknown ones are an error."""
+        try:
+            settings = json.loads(text)
+        except ValueError as error:
+            raise RecipeError(f"a recipe is a JSON object, but this is no JSON: {error}.") from None
+        if not isinstance(settings, dict):
+            raise RecipeError(f"a recipe is a JSON object of settings, got a {type(settings).__name__}.")
+        return cls.of(settings)
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Recipe:
+        """A recipe from named settings, each of the type its field has."""
+        known = {field.name: str(field.type) for field in fields(cls)}
+        for name, value in settings.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else f". There are: {', '.join(known)}."
+                raise RecipeError(f"a recipe has no setting {name!r}{hint}")
+            if not _fits(value, known[name]):
+                raise RecipeError(f"{name} must be {known[name]}, got {value!r}.")
+        typed: dict[str, Any] = {
+            name: float(value) if known[name].startswith("float") and value is not None else value
+            for name, value in settings.items()
+        }
+        return cls(**typed)
+
+
+def _fits(value: object, kind: str) -> bool:
+    if value is None:
+        return "None" in kind
+    if isinstance(value, bool):
+        return "bool" in kind
+    if isinstance(value, int):
+        return "int" in kind or "float" in kind
+    if isinstance(value, float):
+        return "float" in kind
+    return isinstance(value, str) and ("str" in kind or kind in ("Loss", "Head"))
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise RecipeError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+def _number(
+    name: str, value: float, least: float, most: float = math.inf, integer: bool = False, exclusive: bool = False
+) -> None:
+    whole = not integer or isinstance(value, int)
+    if not (whole and math.isfinite(value) and (least < value if exclusive else least <= value) and value <= most):
+        kind = "a whole number" if integer else "a number"
+        above = "above" if exclusive else "of at least"
+        upper = f" and at most {most:g}" if most < math.inf else ""
+        raise RecipeError(f"{name} must be {kind} {above} {least:g}{upper}, got {value!r}.")
+
+
+def _reraise(check: Any) -> None:
+    try:
+        check()
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
