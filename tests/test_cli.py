@@ -75,6 +75,7 @@ def test_the_folder_holds_every_format(tmp_path: Path):
         "claims.md",
         "claims.html",
         "report.html",
+        f"{QUICK}.png",
     }
 
 
@@ -175,6 +176,7 @@ def test_a_statement_that_fails_leaves_with_1(tmp_path: Path, monkeypatch: pytes
     [
         (["reproduce", "regularised-gama"], "regularized-gamma"),
         (["reproduce", "--scale", "huge"], "quick, small, paper"),
+        (["reproduce", "--engine", "slurm"], "local, ray"),
         (["reproduce", "--out", "/dev/null/results"], "Nothing was computed"),
         (["verify", QUICK, "--out", "/dev/null/results"], "Nothing was computed"),
     ],

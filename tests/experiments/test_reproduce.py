@@ -10,7 +10,7 @@ import pytest
 
 from unhinge.experiments import find, list_experiments, redraw, reproduce, write_report
 from unhinge.experiments import run as run_module
-from unhinge.experiments.errata import ERRATA
+from unhinge.claims.errata import ERRATA
 from unhinge.experiments.run import FILES
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from unhinge.claims.oracles import apart, dense_flow, direction, drive_matrix, relative
-from unhinge.claims.problems import Problem, between, choose, draw, gaussian
-from unhinge.claims.registry import Formula, claim
+from unhinge.claims.problems import Problem, between, draw, gaussian
+from unhinge.claims.registry import Formula, Sharper, claim
 from unhinge.claims.regularized import spectrum_of
 from unhinge.claims.spherical import angle, descend, pair
 from unhinge.claims.unconstrained import EXPM, simpler_limit
@@ -24,30 +24,52 @@ def largest_singular_value(gamma: float) -> float:
     return torch.linalg.svdvals(drive_matrix(labels, CLASSES, gamma))[0].item()
 
 
-def printed_growth(gamma: float) -> float:
-    return (3.95 if gamma == 0.05 else 1.0) * math.sqrt(10) * 1e-4
-
-
 def right_growth(gamma: float) -> float:
+    """Exponent of the norm per unit of time."""
     return RATE * max(1 + gamma, abs(1 + gamma - gamma * CLASSES)) / (CLASSES * math.sqrt(EXAMPLES))
+
+
+def _off(formula: Formula, gammas: tuple[float, ...]) -> float:
+    return max(abs(formula(gamma) / (RATE * largest_singular_value(gamma)) - 1) for gamma in gammas)
 
 
 @claim(
     "figure-1-growth",
-    title="Growth exponents of the norm in the first figure: γ = 0.05, and the others",
+    title="Growth exponent of the norm in the first figure at γ = 0.05",
     where="unconstrained-illustration",
-    says="3.95√10·1e−4, and roughly √10·1e−4",
-    right="η max(1+γ, |1+γ−γC|)/(C√N)",
-    printed=printed_growth,
+    says="3.95√10·1e−4",
+    right="η|1+γ−γC|/(C√N), which is that number",
+    printed=lambda gamma: 3.95 * math.sqrt(10) * 1e-4,
     ours=right_growth,
     oracle="largest singular value of the 100 × 1000 matrix M, times the rate",
-    tolerance=0.011,
-    because="the caption rounds the smaller exponents to √10·1e−4, the largest of them being 1.0101 times that",
+    tolerance=1e-12,
+    because="the printed digits are exact: only the rounding of a singular value shows",
     problems=1,
 )
 def growth(generator: torch.Generator, formula: Formula) -> float:
-    gammas = 0.05, 0.0, 0.001, 0.005, 1 / 99
-    return max(abs(formula(gamma) / (RATE * largest_singular_value(gamma)) - 1) for gamma in gammas)
+    return _off(formula, (0.05,))
+
+
+SMALL = 0.0, 0.001, 0.005, 1 / 99
+
+
+@claim(
+    "figure-1-growth-others",
+    title="Growth exponents of the norm in the first figure for the other γ",
+    where="unconstrained-illustration",
+    says="roughly √10·1e−4 for all of them",
+    right="(1+γ)√10·1e−4: up to 1 % more",
+    printed=lambda gamma: math.sqrt(10) * 1e-4,
+    ours=right_growth,
+    oracle="largest singular value of the 100 × 1000 matrix M, times the rate",
+    tolerance=0.05,
+    because='"roughly" is read as right to one digit of the factor, 1.0 and not 0.9 or 1.1',
+    problems=1,
+    remark="True as printed, but rough: the exponents differ by the factors 1 + γ, of up to 1.0101.",
+    sharper=Sharper(lambda _, formula: _off(formula, SMALL), 1e-12, "the rounding of a singular value"),
+)
+def growth_of_others(generator: torch.Generator, formula: Formula) -> float:
+    return _off(formula, SMALL)
 
 
 @claim(
@@ -72,39 +94,53 @@ def no_growth(gamma: float) -> float:
 
 
 def growth_at_critical(gamma: float) -> float:
-    """Per unit of time, at the decay (1 + gamma)/(C sqrt N)."""
-    return max(right_growth(gamma) - RATE * (1 + gamma) / (CLASSES * math.sqrt(EXAMPLES)), 0.0)
+    """Per step of descent, at the decay (1 + gamma)/(C sqrt N): a step multiplies by 1 + x, not by e^x."""
+    return math.log1p(max(right_growth(gamma) - RATE * (1 + gamma) / (CLASSES * math.sqrt(EXAMPLES)), 0.0))
 
 
 @claim(
     "figure-regularized-gamma-growth",
-    title="Growth of the norm at decay (1+γ)/(C√N), for the γ of the figure",
+    title="Growth of the norm at decay (1+γ)/(C√N), for the five γ of the figure",
     where="regularized-gamma",
     says="none, for any of them",
-    right="none up to γ = 2/(C−2); for γ = 0.1 it grows as e^(2.47e−3 t)",
+    right="none up to γ = 2/(C−2); for γ = 0.1 by log(1 + 2.467e−3) per step",
     printed=no_growth,
     ours=growth_at_critical,
-    oracle="4000 steps of gradient descent, 100 classes of 10 examples: growth of log|H| per step at the end",
-    tolerance=1e-5,
-    because="a step multiplies by 1 + x, not by e^x (half the square of 2.5e−3), and slower parts still show",
+    oracle="8000 steps of gradient descent, 100 classes of 10 examples, along the singular vectors of the dense M",
+    tolerance=1e-9,
+    because="after 7000 steps the other parts are e⁻¹⁷ of the growing one, and their squares show over 1000 steps",
     errata=(19,),
     severity="A",
     problems=1,
 )
 def critical_growth(generator: torch.Generator, formula: Formula) -> float:
-    return max(abs(formula(gamma) - _measured_growth(generator, gamma)) for gamma in (0.1, 0.01))
+    gammas = 0.0, 0.1, 0.01, 0.001, 1 / 99
+    return max(abs(formula(gamma) - measured_growth(generator, gamma)) for gamma in gammas)
 
 
-def _measured_growth(generator: torch.Generator, gamma: float) -> float:
+def measured_growth(generator: torch.Generator, gamma: float) -> float:
+    """Mean growth of log |H| per step over the last thousand; a norm that falls does not grow."""
+    norms = descent_norms(generator, gamma, 8000)
+    return max(math.log(norms[-1] / norms[-1001]) / 1000, 0.0)
+
+
+def descent_norms(generator: torch.Generator, gamma: float, steps: int) -> list[float]:
+    """Norms of the features under plain descent on both, at the rate of the figure and the decay (1 + γ)/(C√N).
+
+    In the basis of the singular vectors each pair of coordinates steps by itself, so that steps cost next to nothing.
+    """
     labels = torch.arange(CLASSES).repeat_interleave(EXAMPLES)
-    drive = drive_matrix(labels, CLASSES, gamma)
+    u, values, vh = torch.linalg.svd(drive_matrix(labels, CLASSES, gamma), full_matrices=False)
     decay = (1 + gamma) / (CLASSES * math.sqrt(EXAMPLES))
-    h, w = gaussian(generator, len(labels), 2), gaussian(generator, CLASSES, 2)
-    norms = []
-    for _ in range(4000):
-        h, w = h + RATE * (drive.T @ w - decay * h), w + RATE * (drive @ h - decay * w)
-        norms.append(h.norm().item())
-    return max(math.log(norms[-1] / norms[-500]) / 499, 0.0)  # a norm that falls does not grow
+    features, weight = gaussian(generator, len(labels), 2), gaussian(generator, CLASSES, 2)
+    h, w = (vh @ features).numpy(), (u.T @ weight).numpy()
+    outside = (features - vh.T @ (vh @ features)).norm().item()
+    sigma, norms = values[:, None].numpy(), []
+    for _ in range(steps):
+        h, w = h + RATE * (sigma * w - decay * h), w + RATE * (sigma * h - decay * w)
+        outside *= 1 - RATE * decay
+        norms.append(math.hypot(math.sqrt((h * h).sum()), outside))
+    return norms
 
 
 def first_part(problem: Problem) -> Tensor:
@@ -167,6 +203,7 @@ def _order_of_speed(problem: Problem, formula: Formula, small: float, large: flo
     tolerance=0.0,
     because="an order",
     errata=(20,),
+    remark="True as printed for the s ≤ 1 that are shown; beyond, see figure-regularized-scale-beyond.",
 )
 def scale_plotted(generator: torch.Generator, formula: Formula) -> float:
     problem = _at_best_gamma(generator, between(generator, 0.3, 3.0))
@@ -176,7 +213,7 @@ def scale_plotted(generator: torch.Generator, formula: Formula) -> float:
 
 @claim(
     "figure-regularized-scale-beyond",
-    title="The same sentence for s > 1",
+    title="Whether a larger ratio s of the rates converges faster, for s > 1 as well",
     where="regularized-scale",
     says="it does",
     right="below the critical decay only: above it, a larger s is slower",
@@ -187,12 +224,13 @@ def scale_plotted(generator: torch.Generator, formula: Formula) -> float:
     because="an order",
     errata=(20,),
     severity="C",
-    problems=8,
 )
 def scale_beyond(generator: torch.Generator, formula: Formula) -> float:
-    problem = _at_best_gamma(generator, choose(generator, 0.5, 2.0, 3.0))
-    small = between(generator, 1.1, 3.0)
-    return _order_of_speed(problem, formula, small, small * between(generator, 1.5, 3.0))
+    wrong = 0.0
+    for factor in (between(generator, 0.3, 0.9), between(generator, 1.1, 3.0)):
+        problem, small = _at_best_gamma(generator, factor), between(generator, 1.1, 3.0)
+        wrong = max(wrong, _order_of_speed(problem, formula, small, small * between(generator, 1.5, 3.0)))
+    return wrong
 
 
 def _at_best_gamma(generator: torch.Generator, factor: float) -> Problem:
@@ -236,7 +274,7 @@ def _rated(problem: Problem, rate: float) -> Tensor:
     where="fig:unconstrained-behaviors",
     says="it does not",
     ours=lambda distance, decay: distance,
-    oracle="distance to the limiting direction by a dense matrix exponential, with and without decay",
+    oracle="distance to the limit and log|H| − log|W| by a dense matrix exponential, with and without decay",
     tolerance=1e-11,
     because=EXPM,
 )
@@ -244,8 +282,11 @@ def decay_drops_out(generator: torch.Generator, formula: Formula) -> float:
     free = draw(generator)
     decay, clock = free.leading * between(generator, 0.5, 2.0), between(generator, 2, 8) / free.leading
     end = simpler_limit(free, 1.0)
-    without, under = (apart(dense_flow(x, clock, clock), end) for x in (free, free.with_decay(decay, decay)))
-    return abs(formula(without, decay) - under)
+    one, two = (dense_flow(x, clock, clock) for x in (free, free.with_decay(decay, decay)))
+    n = len(free.labels)
+    ratios = [math.log((x[:n].norm() / x[n:].norm()).item()) for x in (one, two)]
+    seen = (apart(one, end), apart(two, end)), (ratios[0], ratios[1])
+    return max(abs(formula(without, decay) - under) for without, under in seen)
 
 
 @claim(

@@ -153,7 +153,7 @@ def by_engine(problem: Problem, small: Tensor, clock: float) -> Tensor:
 
 @claim(
     "theorem-5-singular",
-    title="The same when the kernel is singular",
+    title="The dynamics under a constant kernel that is singular",
     where="dynamics-under-NTK",
     says="decompose A into eigenvectors",
     right="A is defective then; a symmetric problem of size pC needs no inverse of the kernel",

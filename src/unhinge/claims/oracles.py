@@ -5,7 +5,9 @@ They share no algebra with the engine or with the paper's closed forms, and can 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,10 +17,12 @@ from torch import Tensor
 from unhinge.claims.problems import Problem
 
 __all__ = [
+    "Modes",
     "apart",
     "dense_flow",
     "direction",
     "drive_matrix",
+    "expand",
     "generator_matrix",
     "gradients",
     "mean_loss",
@@ -70,6 +74,55 @@ def dense_flow(problem: Problem, feature_clock: float, weight_clock: float, log_
     matrix = generator_matrix(problem, feature_clock, weight_clock)
     matrix = matrix - log_scale * torch.eye(len(matrix), dtype=torch.float64)
     return torch.from_numpy(np.asarray(expm(matrix.numpy()))) @ problem.state
+
+
+@dataclass(frozen=True)
+class Modes:
+    """A flow as a sum of exponentials, by the eigenvectors of its dense generator.
+
+    It answers at times where the distance to the limit is far below rounding, so that a slope can be taken where
+    nothing but the slowest part is left, however close the next one comes.
+    """
+
+    exponents: Tensor  # (K,), falling: those that the start has a part in
+    parts: Tensor  # (K, n + C, p)
+
+    def log_distance(self, clock: float) -> float:
+        """Logarithm of the distance of the direction to its limit."""
+        first, second = self.exponents[0], self.exponents[1]
+        decay = torch.exp((self.exponents[1:] - second) * clock)
+        rest = torch.einsum("k,kmp->mp", decay, self.parts[1:])
+        end = direction(self.parts[0])
+        along = (rest * end).sum().item()
+        side, front = (rest - along * end).norm().item(), self.parts[0].norm().item()
+        log_share = ((second - first) * clock).item()
+        if log_share < -30:  # 2 sin(atan(x) / 2) is x, and the front is that of the limit, to rounding
+            return log_share + math.log(side / front)
+        share = math.exp(log_share)
+        return math.log(2 * math.sin(math.atan2(share * side, front + share * along) / 2))
+
+    def slope(self) -> float:
+        """Slope of :meth:`log_distance` where the distance, and in it each part but the slowest, is below e^-40."""
+        early = 40 / -self.exponents[:3].diff().max().item()
+        return (self.log_distance(2 * early) - self.log_distance(early)) / early
+
+
+def expand(problem: Problem, ratio: float) -> Modes:
+    """The flow of a problem at rates `ratio` and 1, per unit of the second clock."""
+    matrix = generator_matrix(problem, ratio, 1.0)
+    # Dividing the features by the root of the ratio makes the generator symmetric.
+    scale = torch.ones(len(matrix), dtype=torch.float64)
+    scale[: len(problem.labels)] = math.sqrt(ratio)
+    values, vectors = torch.linalg.eigh(matrix * scale / scale[:, None])
+    start, exponents, parts = problem.state / scale[:, None], [], []
+    groups = torch.cat([torch.zeros(1), (values.diff() > 1e-10).cumsum(0)])
+    for group in groups.unique().flip(0):
+        space = vectors[:, groups == group]
+        part = scale[:, None] * (space @ (space.T @ start))
+        if part.norm() > 1e-12 * problem.state.norm():
+            exponents.append(values[groups == group].mean())
+            parts.append(part)
+    return Modes(torch.stack(exponents), torch.stack(parts))
 
 
 def direction(state: Tensor) -> Tensor:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 __all__ = ["Problem", "between", "choose", "draw", "gaussian", "simplex", "whole"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,5 +91,5 @@ def whole(generator: torch.Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high + 1, (), generator=generator).item())
 
 
-def choose(generator: torch.Generator, *values: float) -> float:
+def choose(generator: torch.Generator, *values: T) -> T:
     return values[whole(generator, 0, len(values) - 1)]

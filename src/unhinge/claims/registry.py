@@ -1,19 +1,31 @@
-"""A claim of the paper, how it is tested, and where to find it by name."""
+"""A claim of the paper, how it is tested, and the verdict that follows.
+
+The rule of the verdicts. A check puts the printed form to the test as what it says, literally: a bound as a bound, a
+sufficient condition as a sufficient condition, an equation as an equation. Then
+
+- **holds**: the printed statement is literally true. Where it says less than could be said (a loose bound, a condition
+  nobody needs), a remark says so, and our sharper form has a stricter check of its own to pass (`Sharper`).
+- **corrected**: imprecise or incomplete. It fails, or has no value, as the symbols stand, and mending a symbol, a sign,
+  a step of a proof, or adding the missing hypothesis restores it: errata of severity B and C.
+- **false as printed**: contradicted. A counterexample meets every printed hypothesis, or the statement is no statement
+  (its matrices do not fit), and what is right is another statement: errata of severity A.
+- **OURS FAILS**: our own form misses its tolerance, whatever the printed one does.
+
+The first and the last are decided by residuals alone; the severity of the erratum tells the two in the middle apart.
+"""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import math
-import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-__all__ = ["Claim", "Formula", "Record", "Undefined", "UnknownClaim", "claim", "claims", "find", "record_of"]
+__all__ = ["Claim", "Formula", "Record", "Sharper", "Undefined", "claim", "claims", "record_of"]
 
 Formula = Callable[..., Any]
 Check = Callable[[torch.Generator, Formula], float]
@@ -41,8 +53,13 @@ class Undefined(ArithmeticError):
     """What a formula raises where it has no value; the message says why."""
 
 
-class UnknownClaim(LookupError):
-    """A name that no claim answers to."""
+@dataclass(frozen=True)
+class Sharper:
+    """A stricter check, for our form only, of a claim whose printed form is true but says less."""
+
+    check: Check
+    tolerance: float
+    because: str  # where the tolerance comes from
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,7 @@ class Record:
     printed: tuple[float, ...]  # residual of the printed form per random problem, infinite where undefined
     ours: tuple[float, ...]
     undefined: str  # why the printed form has no value, or nothing
+    sharper: tuple[float, ...] = ()  # residual of our form in the stricter check, where there is one
 
     @property
     def worst_printed(self) -> float:
@@ -63,9 +81,14 @@ class Record:
         return max(self.ours)
 
     @property
+    def worst_sharper(self) -> float:
+        return max(self.sharper, default=0.0)
+
+    @property
     def verdict(self) -> str:
-        """Derived from the residuals; the erratum's severity only chooses between the last two words."""
-        if not self.worst_ours <= self.claim.tolerance:
+        """By the rule at the top of this module."""
+        strict = self.claim.sharper.tolerance if self.claim.sharper else 0.0
+        if not (self.worst_ours <= self.claim.tolerance and self.worst_sharper <= strict):
             return FAILS
         if self.worst_printed <= self.claim.tolerance:
             return HOLDS
@@ -94,27 +117,34 @@ class Claim:
     errata: tuple[int, ...] = ()
     severity: Severity = ""
     problems: int = 5
+    remark: str = ""  # for a statement that holds but says less than it could
+    sharper: Sharper | None = None
 
     def residual(self, formula: Formula, seed: int = 0) -> float:
         """Worst residual of any formula over the claim's random problems; infinite where it is undefined."""
-        return max(self._residuals(formula, seed)[0])
+        return max(self._residuals(self.check, formula, seed)[0])
+
+    def sharper_residual(self, formula: Formula, seed: int = 0) -> float:
+        """The same in the stricter check; 0 for a claim without one."""
+        return max(self._residuals(self.sharper.check, formula, seed)[0]) if self.sharper else 0.0
 
     def run(self, seed: int = 0) -> Record:
         """Test both forms on the same problems."""
-        ours, _ = self._residuals(self.ours, seed)
+        ours, _ = self._residuals(self.check, self.ours, seed)
+        strict = self._residuals(self.sharper.check, self.ours, seed)[0] if self.sharper else ()
         if self.printed is self.ours:
-            return Record(self, ours, ours, "")
-        printed, why = self._residuals(self.printed, seed)
-        return Record(self, printed, ours, why)
+            return Record(self, ours, ours, "", strict)
+        printed, why = self._residuals(self.check, self.printed, seed)
+        return Record(self, printed, ours, why, strict)
 
-    def _residuals(self, formula: Formula, seed: int) -> tuple[tuple[float, ...], str]:
+    def _residuals(self, check: Check, formula: Formula, seed: int) -> tuple[tuple[float, ...], str]:
         found, why = [], ""
         for problem in range(self.problems):
             # The seed depends on nothing but the claim, so that a claim alone gives the numbers it gives in the table.
             number = zlib.crc32(f"{self.id}/{seed}/{problem}".encode())
             generator = torch.Generator().manual_seed(number)
             try:
-                value = float(self.check(generator, formula))
+                value = float(check(generator, formula))
             except Undefined as error:
                 value, why = math.inf, str(error)
             found.append(math.inf if math.isnan(value) else value)
@@ -136,6 +166,8 @@ def claim(
     errata: tuple[int, ...] = (),
     severity: Severity = "",
     problems: int = 5,
+    remark: str = "",
+    sharper: Sharper | None = None,
 ) -> Callable[[Check], Claim]:
     """Register the decorated check. Without `printed` the paper's form is ours; without `right` so is its wording."""
 
@@ -157,6 +189,8 @@ def claim(
             errata,
             severity,
             problems,
+            remark,
+            sharper,
         )
         return _CLAIMS[id]
 
@@ -176,31 +210,6 @@ def claims() -> tuple[Claim, ...]:
     return tuple(sorted(_CLAIMS.values(), key=place))
 
 
-def find(name: str) -> tuple[Claim, ...]:
-    """Claims by id (`theorem-2-bias`), group (`theorem-2`, `thm2`), LaTeX label, or erratum (`erratum-19`, `e19`).
-
-    Example:
-        >>> [one.id for one in find("erratum-10")]
-        ['theorem-2-bias']
-    """
-    every = claims()
-    wanted = _spelled_out(name)
-    exact = tuple(one for one in every if one.id == wanted)
-    if exact:
-        return exact
-    number = re.fullmatch(r"e(?:rratum)?-?(\d+)", wanted)
-    found = tuple(
-        one
-        for one in every
-        if wanted == one.where.lower() or one.id.startswith(wanted + "-") or (number and int(number[1]) in one.errata)
-    )
-    if not found:
-        near = difflib.get_close_matches(wanted, sorted(set(_names(every))), n=5, cutoff=0.4)
-        hint = f"Nearest: {', '.join(near)}." if near else "Run `unhinge verify --list` for the names there are."
-        raise UnknownClaim(f"no claim is called {name!r}. {hint}")
-    return found
-
-
 def record_of(record: Record) -> dict[str, Any]:
     """A record as plain values for JSON; a residual that is not finite becomes null, with the reason beside it."""
     one = record.claim
@@ -213,6 +222,9 @@ def record_of(record: Record) -> dict[str, Any]:
         "printed_undefined": record.undefined or None,
         "our_residual": _finite(record.worst_ours),
         "tolerance": one.tolerance,
+        "sharper_residual": _finite(record.worst_sharper) if one.sharper else None,
+        "sharper_tolerance": one.sharper.tolerance if one.sharper else None,
+        "remark": one.remark or None,
         "errata": list(one.errata),
         "severity": one.severity or None,
         "problems": one.problems,
@@ -222,21 +234,3 @@ def record_of(record: Record) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _spelled_out(name: str) -> str:
-    """`thm2` and `Thm. 2` are `theorem-2`; `cor1`, `lem1` likewise."""
-    text = re.sub(r"[\s._]+", "-", name.strip().lower())
-    for short, full in (("thm", "theorem"), ("theorem", "theorem"), ("cor", "corollary"), ("corollary", "corollary")):
-        text = re.sub(rf"^{short}-?(?=\d)", f"{full}-", text)
-    return re.sub(r"^(?:lem|lemma)-?(?=\d)", "lemma-", text)
-
-
-def _names(every: tuple[Claim, ...]) -> Iterator[str]:
-    for one in every:
-        yield one.id
-        if " " not in one.where:
-            yield one.where
-        group = re.match(r"(?:theorem|corollary|lemma)-\d", one.id)
-        if group:
-            yield group[0]

@@ -91,18 +91,26 @@ def explain(record: Record) -> RenderableType:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
-    facts.add_row("printed", one.says)
-    facts.add_row("right", one.right)
-    facts.add_row("where", one.where)
-    facts.add_row("compared with", one.oracle)
-    facts.add_row("tolerance", f"{one.tolerance:.0e}: {one.because}" if one.tolerance else f"0: {one.because}")
+    facts.add_row("claim", Text(one.title))
+    facts.add_row("printed", Text(one.says))
+    facts.add_row("right", Text(one.right))
+    if one.remark:
+        facts.add_row("remark", Text(one.remark))
+    facts.add_row("where", Text(one.where))
+    facts.add_row("compared with", Text(one.oracle))
+    facts.add_row("tolerance", _tolerance(one.tolerance, one.because))
     facts.add_row("errata", _errata(record) or "none")
     facts.add_row("printed form", _worst(record.worst_printed, record.undefined))
     facts.add_row("our form", _worst(record.worst_ours, ""))
-    if one.problems > 1:
+    if one.sharper:
+        allowed = _tolerance(one.sharper.tolerance, one.sharper.because)
+        facts.add_row("sharper check", f"ours alone: {_worst(record.worst_sharper, '')}, tolerance {allowed}")
+    if one.tolerance == 0:
+        facts.add_row("problems", f"printed form wrong in {_wrong(record.printed)}, ours in {_wrong(record.ours)}")
+    elif one.problems > 1:
         facts.add_row("residuals", residual_plot(record))
     title = Text.assemble((one.id, "bold"), "  ", (record.verdict, STYLES[record.verdict]))
-    return Group(Panel(facts, title=title, title_align="left", subtitle=one.title, subtitle_align="left"))
+    return Group(Panel(facts, title=title, title_align="left"))
 
 
 def residual_plot(record: Record, width: int = 40) -> Text:
@@ -145,7 +153,7 @@ def _cells(record: Record) -> tuple[str, str, str, str, str, str]:
         _short(record.worst_printed),
         _short(record.worst_ours),
         ", ".join(map(str, one.errata)),
-        one.title,
+        f"{one.title}. {one.remark}" if one.remark else one.title,
     )
 
 
@@ -159,7 +167,17 @@ def _worst(residual: float, why: str) -> str:
     return f"undefined: {why}" if residual == math.inf else f"worst residual {residual:.2g}"
 
 
+def _wrong(residuals: Sequence[float]) -> str:
+    return f"{sum(x > 0 for x in residuals)} of {len(residuals)}"
+
+
+def _tolerance(value: float, because: str) -> str:
+    return f"{value:.0e}: {because}" if value else f"0: {because}"
+
+
 def _errata(record: Record) -> str:
-    one = record.claim
-    numbers = ", ".join(map(str, one.errata))
-    return f"{numbers} (severity {one.severity})" if one.severity and numbers else numbers
+    """Numbers, severity, and the evidence of the list, one line each."""
+    from unhinge.claims.errata import ERRATA  # data, but in a package that loads plotting: not before it is asked
+
+    known = {entry.number: entry for entry in ERRATA}
+    return "\n".join(f"{n} (severity {known[n].severity}): {known[n].evidence}" for n in record.claim.errata)

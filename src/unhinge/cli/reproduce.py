@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json as jsonlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from unhinge.cli.output import progress_bar, refuse, writable
 
 if TYPE_CHECKING:
-    from unhinge.experiments import Experiment
+    from unhinge.experiments import Experiment, Study
     from unhinge.experiments.run import Result
+    from unhinge.experiments.scale import Scale
+    from unhinge.experiments.study import StudyResult
 
 __all__ = ["add_to"]
 
@@ -29,37 +31,42 @@ def add_to(app: typer.Typer) -> None:
 def show_list(
     json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
 ) -> None:
-    """What can be reproduced: id, the paper's own label, the finding, and the seconds it takes at each scale."""
-    from unhinge.experiments import list_experiments
+    """What can be reproduced: id, the paper's own label, the finding, and at each scale the cost or number of runs."""
+    from unhinge.experiments import list_experiments, list_studies
 
-    entries = list_experiments()
+    figures, studies = list_experiments(), list_studies()
     if json:
-        typer.echo(jsonlib.dumps([_described(entry) for entry in entries], indent=2, ensure_ascii=False))
+        records = [*(_figure(entry) for entry in figures), *(_study(study) for study in studies)]
+        typer.echo(jsonlib.dumps(records, indent=2, ensure_ascii=False))
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        pad_edge=False,
-        show_lines=True,
-        caption="Times on 2 cores. The paper's labels work as ids.",
-        caption_justify="left",
-    )
-    table.add_column("id, the paper's label", no_wrap=True)
-    table.add_column("quick", justify="right")
-    table.add_column("paper", justify="right")
-    table.add_column("finding")
-    for entry in entries:
-        times = (f"{entry.seconds[scale]:g} s" for scale in ("quick", "paper"))
-        name = Text(entry.id).append(f"\n{entry.label or 'beyond the paper'}", style="dim")
-        table.add_row(name, *times, entry.claim)
-    Console().print(table)
+    for title, heads, records in (
+        ("Numerical figures", ("quick", "paper"), [_figure(entry) for entry in figures]),
+        ("Trained networks: runs at each scale", ("quick", "small", "paper"), [_study(study) for study in studies]),
+    ):
+        table = Table(pad_edge=False, show_lines=True, title=title, title_justify="left")
+        table.add_column("id, the paper's label", no_wrap=True)
+        for head in heads:
+            table.add_column(head, justify="right")
+        table.add_column("finding")
+        for record in records:
+            name = Text(record["id"]).append(f"\n{record['label'] or 'beyond the paper'}", style="dim")
+            cost = (
+                f"{record['runs'][head]}" if "runs" in record else f"{record['seconds'][head]:g} s" for head in heads
+            )
+            table.add_row(name, *cost, record["claim"])
+        Console().print(table)
+    typer.echo("Seconds on 2 cores. A run takes seconds at quick, minutes at small, hours on a GPU at paper scale.")
+    typer.echo("The paper's labels work as ids; so do the groups numerical, trained and all.")
 
 
-def _described(entry: Experiment) -> dict[str, Any]:
+def _figure(entry: Experiment) -> dict[str, Any]:
     return {
         "id": entry.id,
+        "kind": "figure",
         "label": entry.label,
         "claim": entry.claim,
         "panels": len(entry.panels),
@@ -68,56 +75,137 @@ def _described(entry: Experiment) -> dict[str, Any]:
     }
 
 
+def _study(study: Study) -> dict[str, Any]:
+    runs = {scale: len(study.cells(scale)) * study.seeds[scale] for scale in ("quick", "small", "paper")}
+    return {
+        "id": study.id,
+        "kind": study.kind,
+        "label": study.label,
+        "claim": study.claim,
+        "runs": runs,
+        "orderings": [ordering.statement for ordering in study.orderings],
+    }
+
+
 def reproduce(
     id: Annotated[
         list[str] | None,
-        typer.Argument(help="Ids or the paper's LaTeX labels, as `unhinge list` shows them. Without any, all."),
+        typer.Argument(
+            help="Ids, the paper's LaTeX labels, or groups (numerical, trained, all), as `unhinge list` shows them. "
+            "Without any, the numerical figures."
+        ),
     ] = None,
     scale: Annotated[
         str,
-        typer.Option(help="quick: small sizes, seconds. paper: the sizes printed (so does small for these figures)."),
+        typer.Option(
+            help="quick: small sizes and embedded data. small: real data, small networks (numerical figures have the "
+            "paper's size already). paper: the sizes printed."
+        ),
     ] = "quick",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results.", show_default="results/SCALE, in this folder")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random starts.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds, from --seed on.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random starts of numerical figures.")] = 0,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds.", show_default="1 for figures, 2 or 3 for networks")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once.", show_default="one per core")] = None,
+    engine: Annotated[str, typer.Option(help="Who trains: local (processes here) or ray (a cluster).")] = "local",
+    data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in, for small and paper.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
 ) -> None:
-    """Make the figures again: exact curves, really simulated SGD on top, predicted rates, what fails and by how much.
+    """Make figures and tables again: theory over really simulated SGD, trained networks beside the paper's numbers.
 
-    Each figure gets a folder with PNG, PDF, the table it is drawn from as CSV, and its recipe; report.html shows all of
-    them. What is already there, from the same code and seed, is kept, so an interrupted run continues. The exit code
-    is 1 if a statement of a figure does not hold in this run, 2 for a wrong argument.
+    Each gets a folder with PNG, PDF, its table as CSV, and its recipe; report.html shows all of them. What is already
+    there, from the same code and seed, is kept, so an interrupted run continues. The exit code is 1 if a statement of a
+    numerical figure does not hold in this run or a training run failed, 2 for a wrong argument.
     """
-    from unhinge.experiments import as_scale, find, write_report
-    from unhinge.experiments import reproduce as make
+    from unhinge.experiments import as_scale, choose, write_report
 
     try:
         size = as_scale(scale)
-        names = [find(name).id for name in id or []]
+        figures, studies = choose(id or [])
     except (KeyError, ValueError) as error:
         refuse(str(error.args[0]))
+    if engine not in ("local", "ray"):
+        refuse(f"there is no engine {engine!r}. Choose one of: local, ray.")
     folder = writable(out if out is not None else Path("results") / scale)
+    try:
+        made = _make_figures([one.id for one in figures], size, folder, seed, seeds or 1, jobs) if figures else []
+        found = _run_studies(studies, scale, folder, seeds, jobs, engine, data_root) if studies else []
+    except KeyboardInterrupt:
+        typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
+        raise typer.Exit(1) from None
+    except ImportError as error:
+        refuse(str(error))
+    page = write_report(folder)
+    if json:
+        records = [*(_record(result) for result in made), *(_study_record(result, folder) for result in found)]
+        typer.echo(jsonlib.dumps(records, indent=2, ensure_ascii=False))
+    else:
+        _print(made)
+        _print_studies(found, folder)
+        typer.echo(f"Figures and tables: {page.parent}/  ·  Report: {page}")
+    if not all(result.holds for result in made) or any(result.failures for result in found):
+        raise typer.Exit(1)
+
+
+def _make_figures(names: list[str], size: Scale, folder: Path, seed: int, seeds: int, jobs: int | None) -> list[Result]:
+    from unhinge.experiments import reproduce as make
+
     with progress_bar() as bar:
         task = bar.add_task("figures", total=None)
 
         def advance(done: int, total: int, result: Result) -> None:
             bar.update(task, completed=done, total=total, description=result.id)
 
-        try:
-            made = make(names, size, folder, seed, seeds=seeds, progress=advance, jobs=jobs)
-        except KeyboardInterrupt:
-            typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
-            raise typer.Exit(1) from None
-    page = write_report(folder)
-    if json:
-        typer.echo(jsonlib.dumps([_record(result) for result in made], indent=2, ensure_ascii=False))
-    else:
-        _print(made, page)
-    if not all(result.holds for result in made):
-        raise typer.Exit(1)
+        return make(names, size, folder, seed, seeds=seeds, progress=advance, jobs=jobs)
+
+
+def _run_studies(
+    studies: list[Study],
+    scale: str,
+    folder: Path,
+    seeds: int | None,
+    jobs: int | None,
+    engine: str,
+    data_root: Path | None,
+) -> list[StudyResult]:
+    import os
+
+    from unhinge.experiments import reproduce_studies
+    from unhinge.experiments.sweep import Engine
+
+    with progress_bar() as bar:
+        task = bar.add_task("training", total=None)
+
+        def advance(done: int, total: int, name: str) -> None:
+            bar.update(task, completed=done, total=total, description=name)
+
+        return reproduce_studies(
+            studies,
+            scale,
+            folder,
+            seeds=seeds,
+            jobs=jobs or os.cpu_count() or 1,
+            engine=cast(Engine, engine),
+            data_root=data_root,
+            tell=advance,
+        )
+
+
+def _study_record(result: StudyResult, folder: Path) -> dict[str, Any]:
+    recipe = jsonlib.loads((folder / result.study.id / "recipe.json").read_text(encoding="utf-8"))
+    del recipe["cells"]
+    return {**recipe, "folder": str(folder / result.study.id)}
+
+
+def _print_studies(found: list[StudyResult], folder: Path) -> None:
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    for result in found:
+        Console().print(Markdown((folder / result.study.id / "table.md").read_text(encoding="utf-8")))
 
 
 def _record(result: Result) -> dict[str, Any]:
@@ -127,7 +215,9 @@ def _record(result: Result) -> dict[str, Any]:
     return record | {key: recipe[key] for key in kept}
 
 
-def _print(made: list[Result], page: Path) -> None:
+def _print(made: list[Result]) -> None:
+    if not made:
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -152,4 +242,3 @@ def _print(made: list[Result], page: Path) -> None:
         for check in result.recipe["checks"]:
             if not check["holds"]:
                 console.print(f"✘ {result.id}: {check['statement']}: {check['number']}", style="red", highlight=False)
-    console.print(f"Figures and tables: {page.parent}/  ·  Report: {page}", highlight=False, soft_wrap=True)

@@ -154,9 +154,14 @@ def train(
         }
         typer.echo(jsonlib.dumps(record, indent=2))
     if run.stopped is not None:
+        advice = "Lower --lr."
+        if run.recipe.loss == "unhinged" and not run.recipe.fixed_prototypes:
+            advice = (
+                "The raw loss has no lower bound: fix the prototypes (--head pal with --radius, or --head fnpal), "
+                "or lower --lr."
+            )
         typer.echo(
-            f"unhinge: stopped: {run.stopped}. All records up to there are in {run.folder}. The raw loss has no lower "
-            "bound: fix the prototypes (--head pal with --radius, or --head fnpal), or lower --lr.",
+            f"unhinge: stopped: {run.stopped}. All records up to there are in {run.folder}. {advice}",
             err=True,
         )
         raise typer.Exit(1)
@@ -250,7 +255,10 @@ def _fit(
         except KeyboardInterrupt:
             typer.echo("unhinge: interrupted. The same command continues.", err=True)
             raise typer.Exit(1) from None
-        except (ValueError, OSError) as error:
+        except OSError as error:  # the disk, not the arguments
+            typer.echo(f"unhinge: {error}", err=True)
+            raise typer.Exit(1) from None
+        except ValueError as error:
             refuse(str(error))
     for complaint in run.complaints:
         typer.echo(f"unhinge: {complaint} The one before it was used.", err=True)
@@ -291,10 +299,11 @@ def _write_results(run: Run) -> None:
 
 
 def _print_plan(chosen: Recipe, data_root: Path | None, json: bool) -> None:
+    from unhinge.training import processes
     from unhinge.training.plan import plan_of
 
     try:
-        plan = plan_of(chosen, data_root)
+        plan = plan_of(chosen, data_root, device=processes().device)
     except (ValueError, OSError) as error:
         refuse(str(error))
     if json:

@@ -16,7 +16,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the command."""
     app.command(
         epilog="Examples:  [bold]unhinge verify[/]  ·  [bold]unhinge verify thm2[/]  ·  "
-        "[bold]unhinge verify erratum-19 --json[/]  ·  [bold]unhinge verify --out report[/]"
+        "[bold]unhinge verify erratum-19 --json[/]  ·  [bold]unhinge verify thm2 --out report[/]"
     )(verify)
 
 
@@ -34,14 +34,17 @@ def verify(
     html: Annotated[bool, typer.Option("--html", help="An HTML table (a fragment) on stdout.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="List the claims without testing them.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for claims.json, claims.csv, claims.md, claims.html and the report.")
+        Path | None,
+        typer.Option(
+            help="Folder for claims.json, claims.csv, claims.md, claims.html and the report; with claims named, also plots."
+        ),
     ] = None,
 ) -> None:
     """Test every claim of the paper: verdict, residual of the printed form and of ours, erratum.
 
-    The verdict is [green]holds[/], [yellow]corrected[/] (the printed form misses the tolerance and ours meets it) or
-    [red]false as printed[/]. The exit code is 1 only if one of our own statements fails its tolerance, 2 for a wrong
-    argument.
+    The verdict is [green]holds[/] (literally true; a remark says where it is loose), [yellow]corrected[/] (true once a
+    symbol, a sign or a hypothesis is mended) or [red]false as printed[/] (contradicted). The exit code is 1 only
+    if one of our own statements fails its tolerance, 2 for a wrong argument.
     """
     from rich.console import Console
 
@@ -67,6 +70,7 @@ def verify(
 
         writable(out)
     records = []
+    pictures: list[str] = []
     with progress_bar() as progress:
         task = progress.add_task("", total=len(chosen))
         for one in chosen:
@@ -79,13 +83,16 @@ def verify(
         for ending, render in texts.items():
             (out / f"claims.{ending}").write_text(render(records), encoding="utf-8")
         write_report(out)
+        if claim:  # a plot for each claim asked for, not for the whole table
+            from unhinge.claims.plots import draw_all
+
+            pictures = [path.name for path in draw_all(records, out, seed)]
     if json or markdown or html:
         typer.echo(texts["json" if json else "md" if markdown else "html"](records))
     else:
         report.print_records(console, records, at_length=bool(claim))
         if out is not None:
-            console.print(
-                f"Written to {out}: claims.json, claims.csv, claims.md, claims.html, report.html.", highlight=False
-            )
+            files = ["claims.json", "claims.csv", "claims.md", "claims.html", "report.html", *pictures]
+            console.print(f"Written to {out}: {', '.join(files)}.", highlight=False)
     if any(record.verdict == "OURS FAILS" for record in records):
         raise typer.Exit(1)

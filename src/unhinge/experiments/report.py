@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from unhinge.experiments.errata import ERRATA
+from unhinge.claims.errata import ERRATA
 from unhinge.experiments.registry import find
 from unhinge.experiments.run import Result, results
 

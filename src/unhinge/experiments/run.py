@@ -6,20 +6,17 @@ import hashlib
 import json
 import multiprocessing
 import os
-import platform
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from unhinge.experiments.environment import environment
 from unhinge.experiments.folders import writable
 from unhinge.experiments.plotting import draw, save
 from unhinge.experiments.registry import Experiment, find, list_experiments
@@ -180,7 +177,7 @@ def _make_one(job: Job, scale: Scale) -> Result:
         "command": f"unhinge reproduce {entry.id} --scale {scale.name}" + (f" --seed {seed}" if seed else ""),
         "fingerprint": _fingerprint(entry),
         "look": _look(),
-        **_environment(),
+        **environment(),
     }
     _write_recipe(recipe, partial)
     final = folder / name
@@ -233,29 +230,3 @@ def _hash(files: Sequence[Path]) -> str:
     for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _environment() -> dict[str, Any]:
-    versions = {"python": platform.python_version()}
-    for package in ("unhinge", "torch", "numpy", "matplotlib"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed as a package"
-    return {"versions": versions, "commit": _commit(), "platform": f"{sys.platform} {platform.machine()}"}
-
-
-def _commit() -> str | None:
-    """The commit of the source tree, with `+changes` if it was edited since; None outside a repository."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True, timeout=20)
-        return done.stdout.strip()
-
-    try:
-        if not git("ls-files", "--", "../__init__.py"):  # installed inside some other repository
-            return None
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--", "..") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -9,7 +9,11 @@ __all__ = ["ERRATA", "Erratum"]
 
 @dataclass(frozen=True)
 class Erratum:
-    """One difference. Severity A: false or undefined; B: a formula an implementer would copy; C: a slip."""
+    """One difference. Severity A: false or undefined; B: a formula an implementer would copy; C: a slip.
+
+    `unhinge verify erratum-N` puts the entry to the test. Where an entry, or a part of it, is a misprint that no number
+    decides, its evidence says so.
+    """
 
     number: int
     severity: str
@@ -67,7 +71,7 @@ ERRATA = (
         "throughout",
         "Wh + b with W of shape p × C; a softmax loss inside a proof; ascent in a footnote",
         "Wᵀh + b; the unhinged loss; descent, x' = -η∇f",
-        "shapes",
+        "shapes, and steps of SGD; no number decides the name of the loss in a proof, or C × p for p × C",
     ),
     Erratum(
         7,
@@ -75,7 +79,7 @@ ERRATA = (
         "Theorem 1",
         "coefficients depend on the rates at time 0 only; a misplaced product; distinct eigenvalues",
         "they depend on the integrated rates; (WM, HMᵀ); eigenvalues coincide at γ = 0, 1/(C-1), 2/(C-2)",
-        "the theorem itself agrees with an ODE solver to 9e-13 in 15 settings",
+        "shapes and counts; the theorem itself agrees with an ODE solver to 9e-13 in 15 settings",
     ),
     Erratum(
         8,
@@ -89,10 +93,10 @@ ERRATA = (
         9,
         "C",
         "Corollary 1",
-        "no condition on the start; C = 2 for every γ; one fastest γ; alignment implies accuracy",
+        "no condition on the start; C = 2 for every γ; one fastest γ named; alignment taken for accuracy",
         "(X₀ + √s W₀) must not vanish after centring; γ > 0; for C = 2 every γ ≥ 1 ties; accuracy needs "
         "G_y·G_y > G_j·G_y",
-        "an aligned limit with accuracy 0.3 at p = 2, C = 10",
+        "an aligned limit with accuracy 0.3 at p = 2, C = 10; the fastest γ that is named is one of them",
     ),
     Erratum(
         10,
@@ -130,9 +134,9 @@ ERRATA = (
         14,
         "C",
         "Theorem 2, proof",
-        "indices and signs in the commutator; θ₁ < 0; a projection listed twice",
-        "λ₂[η₁(t₁)η₂(t₂) - η₁(t₂)η₂(t₁)]M; θ₁ ≤ 0; the second pair of projections",
-        "computer algebra",
+        "indices and signs in the commutator; θ₁ < 0; ∫η and λ without their indices; a projection listed twice",
+        "λ₂[η₁(t₁)η₂(t₂) - η₁(t₂)η₂(t₁)]M; θ₁ ≤ 0; ∫ηᵢ and λ₂; the second pair of projections",
+        "computer algebra, and θ₁ = 0 at σ = λ = 0; no number decides the lost indices and the repeated projection",
     ),
     Erratum(
         15,
@@ -156,7 +160,7 @@ ERRATA = (
         "Corollary 2, appendix form",
         "W normalised by the norm of a feature part",
         "by the norm of its own part",
-        "by reading",
+        "the printed limit of W/|W| has a norm other than 1",
     ),
     Erratum(
         18,
@@ -188,7 +192,7 @@ ERRATA = (
         "Figure regularized-lambda, caption",
         "(a) to (c) describe the panels of another figure",
         "the panels are accuracy, two distances and two norms",
-        "by reading",
+        "by reading; no number decides which panel a caption means",
     ),
     Erratum(
         22,
@@ -199,7 +203,14 @@ ERRATA = (
         "2/(C-2) either",
         "the error halves when ζ doubles",
     ),
-    Erratum(23, "C", "Prototype-anchored case", "a linear difference equation", "a differential one", "by reading"),
+    Erratum(
+        23,
+        "C",
+        "Prototype-anchored case",
+        "a linear difference equation",
+        "a differential one",
+        "the derivative of the solution is minus the gradient, its difference over one unit of time is not",
+    ),
     Erratum(
         24,
         "A",
@@ -221,7 +232,7 @@ ERRATA = (
         "B",
         "Theorem 4",
         "rates bounded below, ratios tending to 1, a non-increasing quotient, a bounded norm",
-        "none is needed: η non-increasing with a divergent sum and α₀ ≤ 1; the norm is always bounded",
+        "true, but stricter than needed: η non-increasing with a divergent sum and α₀ ≤ 1; the norm is always bounded",
         "4000 random runs",
     ),
     Erratum(
@@ -232,7 +243,14 @@ ERRATA = (
         "exp(-μt/2); the exact factor per step is |1 - α∞|",
         "exponents -0.1003 and -0.2006",
     ),
-    Erratum(28, "C", "Lemma in Theorem 4", "v̂ in terms of itself; indices", "v/|v|; the last index N, C", "by reading"),
+    Erratum(
+        28,
+        "C",
+        "Lemma in Theorem 4; Section 3.4",
+        "v̂ in terms of itself; |w| without an index in a footnote; the last index c, N",
+        "v/|v|; |w_y|; N, C",
+        "the footnote's loss has no value for prototypes of different norms; no number decides the other two",
+    ),
     Erratum(
         29,
         "A",
@@ -296,7 +314,7 @@ ERRATA = (
         "Section 4.2",
         "the penalty λ times a sum of squares",
         "the theory has λ/2 beside a mean loss: a factor 2 and the batch size differ",
-        "by reading",
+        "features come to rest at WM/(2λ)",
     ),
     Erratum(
         38,
@@ -318,8 +336,8 @@ ERRATA = (
         40,
         "C",
         "Corollary 1 and Theorem 1, proofs",
-        "max over max; lost transposes and factors",
-        "max over min; harmless",
-        "by reading",
+        "max over max; ones of length CN√N; lost transposes and factors",
+        "max over min; ones of length CN; harmless: the ends of the chains are right",
+        "one line is √N times too large; no number decides max over max, which is 1, and transposes that are not there",
     ),
 )

@@ -1,0 +1,253 @@
+"""From studies to folders: which runs are missing, who does them, and the tables and figures of what is there."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from unhinge.experiments.cell import Cell, Task, follow, measured
+from unhinge.experiments.environment import environment
+from unhinge.experiments.folders import writable
+from unhinge.experiments.study import Judgement, Study, StudyResult, judge, mean_and_spread, quantity_of
+from unhinge.experiments.study_plots import draw_study
+from unhinge.experiments.sweep import Engine, Failure, sweep
+
+__all__ = ["Told", "collect", "reproduce_studies", "write_study"]
+
+Told = Callable[[int, int, str], None]  # runs done, runs in all, what was done last
+HALF = "halfway_accuracy"  # test accuracy at the middle of training: who is faster
+
+
+def reproduce_studies(
+    studies: Sequence[Study],
+    scale: str,
+    out: str | Path,
+    *,
+    seeds: int | None = None,
+    jobs: int = 1,
+    engine: Engine = "local",
+    data_root: str | Path | None = None,
+    tell: Told | None = None,
+) -> list[StudyResult]:
+    """Run what is missing, and write each study's table and figure into its own folder of `out`.
+
+    Arguments:
+        studies: What to reproduce.
+        scale: `quick`, `small` or `paper`.
+        out: The folder of results. Runs lie below it by the key of their recipe; those done are never run again, and
+            those interrupted are continued.
+        seeds: How many; None: each study's own number at that scale.
+        jobs: Runs at once.
+        engine: Who does them; see :func:`sweep`.
+        data_root: Where the data sets lie.
+        tell: Called after each run.
+    """
+    folder = writable(Path(out))
+    runs = writable(folder / "runs")
+    tasks = _tasks(studies, scale, seeds, runs, data_root)
+    missing = [task for task in tasks if measured(task) is None]
+    done = len(tasks) - len(missing)
+    failures: dict[str, str] = {}
+    if tell is not None:
+        tell(done, len(tasks), "found")
+    # the longest first, so that no worker waits for the last one
+    missing.sort(key=lambda task: -task.recipe.epochs)
+    for task, answer in sweep(missing, follow, jobs=jobs, engine=engine):
+        done += 1
+        if isinstance(answer, Failure):
+            failures[task.name] = answer.reason
+            (runs / f"{task.name}.failed.txt").write_text(answer.details or answer.reason, encoding="utf-8")
+        else:
+            (runs / f"{task.name}.failed.txt").unlink(missing_ok=True)
+        if tell is not None:
+            tell(done, len(tasks), f"{task.name}{' FAILED' if isinstance(answer, Failure) else ''}")
+        # streamed: whoever looks into the folder while it runs sees what there is
+        for study in studies:
+            if any(_task(cell, runs, data_root).recipe.key == task.recipe.key for cell in study.cells(scale)):
+                write_study(collect(study, scale, seeds, runs, data_root, failures), folder)
+    results = [collect(study, scale, seeds, runs, data_root, failures) for study in studies]
+    for result in results:
+        write_study(result, folder)
+    return results
+
+
+def collect(
+    study: Study,
+    scale: str,
+    seeds: int | None,
+    runs: Path,
+    data_root: str | Path | None = None,
+    failures: Mapping[str, str] | None = None,
+) -> StudyResult:
+    """What is measured of a study so far."""
+    cells, count = list(study.cells(scale)), _count(study, scale, seeds)
+    found, failed = {}, []
+    for cell in cells:
+        for seed in range(count):
+            task = _task(replace(cell, recipe=replace(cell.recipe, seed=seed)), runs, data_root)
+            result = measured(task)
+            if result is not None:
+                found[cell.row, cell.column, seed] = _extended(result)
+            elif failures and task.name in failures:
+                failed.append(f"{cell.row}, {cell.column}, seed {seed}: {failures[task.name]}")
+    return StudyResult(study, scale, cells, range(count), found, failed)
+
+
+def _extended(result: dict[str, Any]) -> dict[str, Any]:
+    curve = result.get("curves", {}).get("test_accuracy") or []
+    if result.get("stopped") is None and curve:
+        result[HALF] = curve[len(curve) // 2]
+    return result
+
+
+def _count(study: Study, scale: str, seeds: int | None) -> int:
+    return study.seeds[scale] if seeds is None else seeds
+
+
+def _task(cell: Cell, runs: Path, data_root: str | Path | None) -> Task:
+    return Task(cell.recipe, cell.ood, str(runs), None if data_root is None else str(data_root))
+
+
+def _tasks(
+    studies: Sequence[Study], scale: str, seeds: int | None, runs: Path, data_root: str | Path | None
+) -> list[Task]:
+    """Each run once, whichever studies share it."""
+    tasks = {}
+    for study in studies:
+        for cell in study.cells(scale):
+            for seed in range(_count(study, scale, seeds)):
+                task = _task(replace(cell, recipe=replace(cell.recipe, seed=seed)), runs, data_root)
+                tasks[task.name] = task
+    return list(tasks.values())
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def write_study(result: StudyResult, out: Path) -> Path:
+    """table.csv, table.md, runs.csv, figure.png, figure.pdf and recipe.json of a study."""
+    folder = out / result.study.id
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = _table(result)
+    _write_csv(folder / "table.csv", rows)
+    judgements = [one for ordering in result.study.orderings for one in judge(result, ordering)]
+    (folder / "table.md").write_text(_markdown(result, judgements), encoding="utf-8")
+    _write_csv(folder / "runs.csv", _runs(result))
+    recipe = {
+        "id": result.study.id,
+        "label": result.study.label,
+        "claim": result.study.claim,
+        "note": result.study.note,
+        "scale": result.scale,
+        "seeds": list(result.seeds),
+        "runs": len(result.measured),
+        "runs_wanted": len(result.cells) * len(result.seeds),
+        "hours": round(sum(one["seconds"] for one in result.measured.values()) / 3600, 3),
+        "failures": list(result.failures),
+        "orderings": [_described(one) for one in judgements],
+        "command": f"unhinge reproduce {result.study.id} --scale {result.scale} --seeds {len(result.seeds)}",
+        "cells": [{"row": c.row, "column": c.column, "recipe": asdict(c.recipe), "ood": c.ood} for c in result.cells],
+        **environment(),
+    }
+    (folder / "recipe.json").write_text(json.dumps(recipe, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if result.measured:
+        draw_study(result, folder)
+    return folder
+
+
+def _described(one: Judgement) -> dict[str, Any]:
+    return {
+        "statement": one.ordering.statement,
+        "claimed_by": "us" if one.ordering.ours else "the paper",
+        "better": one.ordering.better,
+        "worse": one.ordering.worse,
+        "quantity": one.ordering.quantity,
+        "column": one.column,
+        "verdict": one.verdict,
+        "difference": one.difference,
+        "p_value": one.p_value,
+        "seeds": one.seeds,
+    }
+
+
+def _table(result: StudyResult) -> list[dict[str, Any]]:
+    """One line per cell and quantity: the paper's number and ours, in percent where the quantity is a share."""
+    rows = []
+    for cell in result.cells:
+        paper = dict(cell.paper)
+        for quantity in result.study.quantities:
+            values = result.values(cell.row, cell.column, quantity)
+            mean, spread = mean_and_spread(values)
+            factor = 1.0 if quantity in ("feature_norm", "epochs") else 100.0
+            rows.append(
+                {
+                    "row": cell.row,
+                    "column": cell.column,
+                    "quantity": quantity,
+                    "paper": paper.get(quantity, ""),
+                    "ours": "" if not values else repr(round(factor * mean, 4)),
+                    "standard_deviation": "" if len(values) < 2 else repr(round(factor * spread, 4)),
+                    "seeds": len(values),
+                    "scale": result.scale,
+                }
+            )
+    return rows
+
+
+def _runs(result: StudyResult) -> list[dict[str, Any]]:
+    rows = []
+    for (row, column, seed), one in result.measured.items():
+        summary = {quantity: quantity_of(one, quantity) for quantity in result.study.quantities}
+        rows.append(
+            {"row": row, "column": column, "seed": seed, **summary}
+            | {key: one.get(key) for key in ("epochs", "steps", "train_images", "feature_norm", "seconds", "stopped")}
+        )
+    return rows
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
+    study = result.study
+    lines = [
+        f"# {study.claim}",
+        "",
+        f"`{study.id}`, scale `{result.scale}`, {len(result.seeds)} seeds. " + study.note,
+        "",
+    ]
+    for quantity in study.quantities:
+        lines += [f"**{quantity}**: ours, mean ± standard deviation over seeds; (the paper's number in brackets)", ""]
+        lines.append("| | " + " | ".join(result.columns) + " |")
+        lines.append("|" + " --- |" * (len(result.columns) + 1))
+        for row in result.rows:
+            cells = [_cell(result, row, column, quantity) for column in result.columns]
+            lines.append(f"| {row} | " + " | ".join(cells) + " |")
+        lines.append("")
+    if judgements:
+        lines += ["Orderings (Welch's t-test over seeds, level 5 %):", ""]
+        for one in judgements:
+            whose = "ours" if one.ordering.ours else "the paper's"
+            lines.append(f"- {one.ordering.statement} ({whose}; {one.column}): **{one.verdict}**, {one.text}")
+    lines += [f"- failed: {failure}" for failure in result.failures]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(result: StudyResult, row: str, column: str, quantity: str) -> str:
+    values = result.values(row, column, quantity)
+    paper = next((dict(c.paper).get(quantity) for c in result.cells if (c.row, c.column) == (row, column)), None)
+    factor, digits = (1.0, 3) if quantity in ("feature_norm", "epochs") else (100.0, 2)
+    mean, spread = mean_and_spread(values)
+    ours = "" if not values else f"{factor * mean:.{digits}f}"
+    if len(values) > 1:
+        ours += f" ± {factor * spread:.{digits}f}"
+    return ours + (f" ({paper:.2f})" if paper is not None else "")
