@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import unhinge
 from unhinge.claims import registry
 from unhinge.cli import app
-from unhinge.experiments import list_experiments
+from unhinge.experiments import list_experiments, list_studies
 from unhinge.experiments import registry as experiments
 from unhinge.experiments.scale import Scale
 
@@ -132,7 +132,8 @@ def test_the_list_shows_every_id_and_the_papers_label():
     code, out, _ = run("list", "--json")
     records = json.loads(out)
     assert {"id", "label", "claim", "seconds"} <= records[0].keys()
-    assert len(records) == len(list_experiments())
+    assert {"id", "label", "claim", "runs"} <= records[-1].keys()
+    assert len(records) == len(list_experiments()) + len(list_studies())
 
 
 def test_a_figure_is_reproduced_kept_and_reported(tmp_path: Path):

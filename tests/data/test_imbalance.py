@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import data_makers as make
@@ -43,6 +43,7 @@ def test_the_sizes_of_cifar_10_lt_and_cifar_100_lt_at_100_are_the_known_ones():
 
 
 @given(st.integers(2, 12), st.integers(1, 60), st.integers(1, 400))
+@example(classes=2, ratio=49, smallest=1)  # 49 * (1 / 49) < 1 in floats
 def test_the_smallest_class_is_exactly_the_largest_over_the_ratio(classes, ratio, smallest):
     # Exact arithmetic: n_max / ratio is whole here, and a floor in floats must not lose one.
     counts = Imbalance("exp", ratio).counts([smallest * ratio] * classes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -46,13 +48,20 @@ def test_what_is_no_numeric_array_is_left_out():
     assert set(read_mat(raw, "f")) == {"X"}
 
 
-def test_doubles_stored_as_bytes_are_read_too(tmp_path):
+def test_doubles_stored_as_bytes_are_read_too():
     # As Matlab itself writes them: class double (6), stored as uint8 (2) in a small element.
     body = bytes.fromhex("06000000 08000000 06000000 00000000 05000000 08000000 01000000 02000000 01000100 79000000")
     body += bytes.fromhex("02000200 03070000")
     raw = b" " * 124 + b"\x00\x01IM" + bytes.fromhex("0e000000") + len(body).to_bytes(4, "little") + body
     assert read_mat(raw, "f")["y"].tolist() == [[3, 7]]
     assert loadmat(io.BytesIO(raw))["y"].tolist() == [[3, 7]]
+
+
+def test_a_compressed_element_that_claims_gigabytes_is_refused_before_it_is_unpacked():
+    packed = zlib.compress(struct.pack("<II", 14, 0xFFFFFFF0) + bytes(64))
+    raw = b" " * 124 + b"\x00\x01IM" + struct.pack("<II", 15, len(packed)) + packed
+    with pytest.raises(DataError, match="claims 4294967280 bytes"):
+        read_mat(raw, "f")
 
 
 @pytest.mark.parametrize("raw", [b"", b"MATLAB 7.3 MAT-file" + b" " * 200, b" " * 126 + b"IM" + b"\x01"])

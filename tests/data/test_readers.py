@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import hashlib
 import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -455,3 +456,14 @@ def test_a_binary_file_cut_between_two_records_is_told_by_its_checksum(tmp_path)
     file.write_bytes(file.read_bytes()[: 7 * 3073])
     with pytest.warns(ud.DataWarning, match=r"test_batch\.bin is not the official file"):
         assert len(load("cifar10", tmp_path).test) == 7
+
+
+def test_images_left_unread_say_so_when_asked_for(tmp_path):
+    make.cifar10_binary(tmp_path)
+    with pytest.raises(MissingFile, match=r"pass train=True"):
+        _ = quietly("cifar10", tmp_path, train=False).training
+
+
+def test_reading_data_imports_nothing_heavy_before_it_is_needed():
+    code = "import sys, unhinge.data; print({'sklearn', 'scipy', 'PIL', 'timm'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -35,9 +35,7 @@ def verify(
     listing: Annotated[bool, typer.Option("--list", help="List the claims without testing them.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for claims.json, claims.csv, claims.md, claims.html and the report; with claims named, also plots."
-        ),
+        typer.Option(help="Folder for the table in every format and the report; with claims named, plots as well."),
     ] = None,
 ) -> None:
     """Test every claim of the paper: verdict, residual of the printed form and of ours, erratum.

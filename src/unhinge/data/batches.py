@@ -68,7 +68,7 @@ def batches(
         augment: Random changes, or None.
         start: The first step to give.
         drop_last: Leave out a last batch that is not full.
-        shard: (rank, number of processes): every so-manieth image of each batch.
+        shard: (rank, processes): of each batch, the images at rank, rank + processes, rank + 2 processes and so on.
         memory_format: Of the images given.
 
     Example:

@@ -10,7 +10,7 @@ from unhinge.data.stratify import stratified_split
 __all__ = ["digits"]
 
 
-def digits() -> Splits:
+def digits(*, train: bool = True) -> Splits:
     """The digits as they ship, 0 .. 16 per pixel, split once and for all: about 4 of 5 of each class to train on.
 
     Example:
@@ -23,7 +23,7 @@ def digits() -> Splits:
     content = load_digits()
     images = torch.from_numpy(content.images).to(torch.uint8)[:, None]
     labels = torch.from_numpy(content.target).to(torch.int64)
-    train, test = stratified_split(labels, share=0.2, seed=0)
-    mean, std = channel_statistics(images[train], white=16)
+    first, second = stratified_split(labels, share=0.2, seed=0)
+    mean, std = channel_statistics(images[first], white=16)
     whole = ImageSet(images, labels, tuple(map(str, content.target_names)), mean, std, white=16, mirrored=False)
-    return Splits("digits", whole.subset(train), whole.subset(test))
+    return Splits("digits", whole.subset(first) if train else None, whole.subset(second))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from unhinge.data.cifar import cifar10, cifar100
 from unhinge.data.digits import digits
@@ -15,6 +15,7 @@ from unhinge.data.errors import Checksum, check_policy
 from unhinge.data.folder import image_folder, imagenet100
 from unhinge.data.idx import fashion_mnist, kmnist, mnist
 from unhinge.data.images import Splits
+from unhinge.data.patches import patches
 from unhinge.data.svhn import svhn
 
 __all__ = ["NAMES", "load"]
@@ -28,7 +29,7 @@ _FILES: dict[str, Callable[..., Splits]] = {
     "kmnist": kmnist,
     "fashion-mnist": fashion_mnist,
 }
-NAMES = ("digits", *_FILES, "imagenet100", "folder:PATH")
+NAMES = ("digits", "patches", *_FILES, "imagenet100", "folder:PATH")
 
 
 def load(
@@ -60,22 +61,23 @@ def load(
     check_policy(checksum)
     below = Path(os.environ.get("UNHINGE_DATA", "data") if root is None else root).expanduser()
     kind, _, path = name.partition(":")
-    sized: dict[str, Any] = {} if image_size is None else {"image_size": image_size}
     if kind == "folder" and path:
         # A relative PATH is meant from `root` where one is named, and from here where none is.
         place = Path(path).expanduser()
-        return image_folder(place if root is None else below / place, train=train, **sized)
-    if name == "imagenet100":
-        return imagenet100(below, train=train, **sized)
-    if image_size is not None:
-        raise ValueError(
-            f"image_size is for imagenet100 and folder:PATH; the images of {name} have a size of their own."
-        )
-    if name == "digits":
-        whole = digits()
-        return whole if train else Splits(whole.name, None, whole.test)
-    if name not in _FILES:
+        read: Callable[..., Splits] = partial(image_folder, place if root is None else below / place)
+    elif name == "imagenet100":
+        read = partial(imagenet100, below)
+    elif name in ("digits", "patches"):
+        read = digits if name == "digits" else patches
+    elif name in _FILES:
+        read = partial(_FILES[name], below, checksum=checksum)
+    else:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
         raise ValueError(f"there is no data set {name!r}{hint} There are {', '.join(NAMES)}.")
-    return _FILES[name](below, checksum=checksum, train=train)
+    if image_size is not None:
+        if kind not in ("folder", "imagenet100"):
+            raise ValueError(f"image_size is for imagenet100 and folder:PATH; the images of {name} have their own.")
+        read = partial(read, image_size=image_size)
+    splits = read(train=train)
+    return splits if train else replace(splits, absent="They were left unread: pass train=True.")

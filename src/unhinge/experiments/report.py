@@ -11,6 +11,7 @@ from pathlib import Path
 from unhinge.claims.errata import ERRATA
 from unhinge.experiments.registry import find
 from unhinge.experiments.run import Result, results
+from unhinge.experiments.study_report import study_sections
 
 __all__ = ["write_report"]
 
@@ -55,8 +56,9 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
     """
     folder = Path(out)
     found = results(folder)
+    trained = study_sections(folder)
     verdicts = folder / "claims.html"
-    if not found and not verdicts.is_file():
+    if not found and not trained and not verdicts.is_file():
         raise FileNotFoundError(
             f"neither figures nor verdicts in {folder}. Run `unhinge reproduce --out {folder}` first."
         )
@@ -67,8 +69,10 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
             f"<p>Not tested yet: <code>unhinge verify --out {html.escape(str(folder))}</code> adds the verdicts.</p>"
         )
     sections = [f'<h2 id="claims">Claims</h2>\n{claims}', _figures_table(found, _other_seeds(folder))]
-    sections.append('<h2 id="figures-in-full">Figures</h2>')
-    sections += [_figure(result) for result in found]
+    if found:
+        sections += ['<h2 id="figures-in-full">Figures</h2>', *(_figure(result) for result in found)]
+    if trained:
+        sections += ['<h2 id="trained">Trained networks</h2>', *trained]
     sections += [_errata(found, _measured(folder)), _made(found)]
     page = f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -76,14 +80,20 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
 <h1>{html.escape(title)}</h1>
 <p>Exact training dynamics under the unhinged loss: every curve computed in closed form (lines) and simulated with
 <code>torch.optim.SGD</code> (markers).</p>
-<nav><a href="#claims">Claims</a> · <a href="#overview">Overview</a> · <a href="#figures-in-full">Figures</a> ·
-<a href="#errata">Errata</a> · <a href="#made">How it was made</a></nav>
+<nav>{_links(bool(found), bool(trained))}</nav>
 {chr(10).join(sections)}
 </body></html>
 """
     path = folder / "report.html"
     path.write_text(page, encoding="utf-8")
     return path
+
+
+def _links(figures: bool, trained: bool) -> str:
+    places = {"claims": "Claims", "overview": "Overview", "figures-in-full": "Figures", "trained": "Trained networks"}
+    places |= {"errata": "Errata", "made": "How it was made"}
+    absent = {key for key, there in (("figures-in-full", figures), ("trained", trained)) if not there}
+    return " · ".join(f'<a href="#{key}">{name}</a>' for key, name in places.items() if key not in absent)
 
 
 def _verdict(holds: bool) -> str:

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,14 +226,14 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
         f"`{study.id}`, scale `{result.scale}`, {len(result.seeds)} seeds. " + study.note,
         "",
     ]
-    for quantity in study.quantities:
-        lines += [f"**{quantity}**: ours, mean ± standard deviation over seeds; (the paper's number in brackets)", ""]
-        lines.append("| | " + " | ".join(result.columns) + " |")
-        lines.append("|" + " --- |" * (len(result.columns) + 1))
-        for row in result.rows:
-            cells = [_cell(result, row, column, quantity) for column in result.columns]
-            lines.append(f"| {row} | " + " | ".join(cells) + " |")
-        lines.append("")
+    lines += ["Mean ± standard deviation over seeds, shares in percent; in brackets the paper's number.", ""]
+    if len(result.columns) == 1:  # then the quantities are the columns
+        (column,) = result.columns
+        lines += _grid(column, study.quantities, result, lambda row, quantity: _cell(result, row, column, quantity))
+    else:
+        for quantity in study.quantities:
+            show = partial(_of_quantity, result, quantity)
+            lines += _grid(quantity, result.columns, result, show)
     if judgements:
         lines += ["Orderings (Welch's t-test over seeds, level 5 %):", ""]
         for one in judgements:
@@ -240,6 +241,16 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
             lines.append(f"- {one.ordering.statement} ({whose}; {one.column}): **{one.verdict}**, {one.text}")
     lines += [f"- failed: {failure}" for failure in result.failures]
     return "\n".join(lines) + "\n"
+
+
+def _grid(corner: str, heads: Sequence[str], result: StudyResult, show: Callable[[str, str], str]) -> list[str]:
+    lines = [f"| {corner} | " + " | ".join(heads) + " |", "|" + " --- |" * (len(heads) + 1)]
+    lines += [f"| {row} | " + " | ".join(show(row, head) for head in heads) + " |" for row in result.rows]
+    return [*lines, ""]
+
+
+def _of_quantity(result: StudyResult, quantity: str, row: str, column: str) -> str:
+    return _cell(result, row, column, quantity)
 
 
 def _cell(result: StudyResult, row: str, column: str, quantity: str) -> str:
