@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from unhinge.claims.errata import ERRATA
 from unhinge.experiments import find, list_experiments, redraw, reproduce, write_report
 from unhinge.experiments import run as run_module
-from unhinge.claims.errata import ERRATA
 from unhinge.experiments.run import FILES
-
 
 FEW = ["beyond-large-steps", "beyond-minibatch", "unconstrained-decay"]
 PAPER_LABELS = {

@@ -67,11 +67,9 @@ def plain_resnet18(state: dict[str, torch.Tensor], x: torch.Tensor, last_relu: b
     """Oracle: CIFAR's ResNet-18 in evaluation mode, one layer after another, from nothing but its weights."""
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:
-        mean, var, weight, bias = (
-            state[f"{name}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
-        )
-        scale = (weight / (var + 1e-5).sqrt())[:, None, None]
-        return (x - mean[:, None, None]) * scale + bias[:, None, None]
+        parts = ("running_mean", "running_var", "weight", "bias")
+        mean, var, weight, bias = (state[f"{name}.{part}"][:, None, None] for part in parts)
+        return (x - mean) * weight / (var + 1e-5).sqrt() + bias
 
     x = norm(F.conv2d(x, state["body.stem.0.weight"], padding=1), "body.stem.1").clamp(min=0)
     for block, stride in enumerate([1, 1, 2, 1, 2, 1, 2, 1]):
@@ -100,13 +98,16 @@ def test_resnet_18_computes_what_it_says(last_relu):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("last_relu", [True, False])
-def test_features_have_a_sign_exactly_where_the_last_relu_is_removed(name, last_relu):
-    width = None if name == "convnet" else 4
-    model = build_model(name, num_classes=7, width=width, last_relu=last_relu, seed=0)
+def test_maps_have_a_sign_exactly_where_the_last_relu_is_removed(name, last_relu):
+    model = build_model(name, num_classes=7, width=4, last_relu=last_relu, seed=0)
+    maps = []
+    last = model.body.layers if name == "convnet" else model.body.blocks
+    last.register_forward_hook(lambda module, arguments, output: maps.append(output))
     logits, features = model(torch.randn(4, 3, 32, 32), return_features=True)
     assert logits.shape == (4, 7)
     assert features.shape == (4, model.feature_dim)
-    assert (features < 0).any() != last_relu
+    assert (maps[0] < 0).any() != last_relu
+    torch.testing.assert_close(maps[0].mean((2, 3)), features)
     assert torch.equal(model.head(features), logits)
 
 

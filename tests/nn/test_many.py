@@ -67,8 +67,8 @@ class Pair:
 @pytest.mark.parametrize("decay", [0.0, 5e-4, 0.1])
 def test_hundreds_of_steps_equal_dense_sgd(gamma, decay):
     pair = Pair(classes=23, dim=5, gamma=gamma, decay=decay)
-    for k in range(300):
-        lr = 0.5 * (1 + math.cos(math.pi * k / 300))
+    for k in range(200):
+        lr = 0.5 * (1 + math.cos(math.pi * k / 200))
         ours, theirs = pair.step(pair.normal(7, 5), pair.labels(7), lr)
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
     assert pair.error() < 200
@@ -102,11 +102,11 @@ def test_a_class_many_times_in_one_batch_gets_every_pull():
 
 
 def test_decay_far_below_the_smallest_float_leaves_the_common_part_exact():
-    """After 3,000 steps the starts have decayed by 1e-903: the scale that a product would keep is zero."""
+    """After 1,200 steps the starts have decayed by 1e-361: the scale that a product would keep is zero."""
     pair = Pair(6, 2, 0.3, 0.5)
-    for _ in range(3000):
+    for _ in range(1200):
         pair.step(pair.normal(2, 2), torch.tensor([0, 1]), 1.0)
-    assert pair.head.exponent.item() < -2900
+    assert pair.head.exponent.item() < -1100
     pair.step(pair.normal(2, 2), torch.tensor([4, 5]), 1.0)  # rows that were never touched
     assert pair.error() < 50
     assert pair.head.dense().isfinite().all()
@@ -128,7 +128,7 @@ def test_single_precision_is_as_good_as_dense_single_precision():
     exact.head = ManyClassHead(8, 50, weight_decay=1e-3, weight=start.double())
     dense = start.clone().requires_grad_()
     sgd = torch.optim.SGD([dense], lr=0.5, weight_decay=1e-3)
-    for _ in range(300):
+    for _ in range(100):
         features, target = torch.randn(6, 8, generator=generator), torch.randint(50, (6,), generator=generator)
         for one, dtype in ((head, torch.float32), (exact.head, F64)):
             one(features.to(dtype), target).backward()
@@ -291,6 +291,7 @@ def test_a_label_out_of_range_is_refused(label):
     [
         ({"weight_decay": -1.0}, "weight_decay"),
         ({"gamma": -0.5}, "gamma"),
+        ({"momentum": 0.9}, "momentum is not supported"),
         ({"weight": torch.ones(3, 5)}, "shape"),
     ],
 )
@@ -314,5 +315,5 @@ def test_an_impossible_step_is_refused(lr):
     ],
 )
 def test_shapes_and_kinds_that_do_not_fit_are_refused(features, target):
-    with pytest.raises(ValueError, match="features must have shape|integer dtype"):
+    with pytest.raises(ValueError, match=r"features must have shape|integer dtype"):
         ManyClassHead(3, 5)(features, target)

@@ -188,7 +188,8 @@ def _behaviour(data: str, scale: str) -> list[Cell]:
 def _collapse(scale: str) -> list[Cell]:
     start = replace(base(scale, "cifar10"), loss="unhinged")
     # Growth is exponential in the integrated rate: so that it ends within the epochs there are.
-    start = replace(start, **{"quick": {"lr": 0.3}, "small": {"epochs": 100}, "paper": {}}[scale])
+    longer: Mapping[str, Changes] = {"quick": {"lr": 0.3}, "small": {"epochs": 100}, "paper": {}}
+    start = replace(start, **longer[scale])
     return [Cell("unhinged, trainable head", start.data, start)]
 
 

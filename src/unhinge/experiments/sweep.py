@@ -81,7 +81,9 @@ def _in_processes(
     waiting = dict(enumerate(tasks))
     deaths = 0
     while waiting:
-        with parallel_config("loky", n_jobs=min(jobs, len(waiting)), inner_max_num_threads=_threads(jobs)):
+        # At least 2: with 1, joblib would work in this process, and a piece that kills its process would kill this one.
+        workers = max(2, min(jobs, len(waiting)))
+        with parallel_config("loky", n_jobs=workers, inner_max_num_threads=_threads(jobs)):
             pool = Parallel(return_as="generator_unordered", batch_size=1)
             try:
                 for number, answer in pool(delayed(_numbered)(work, n, task) for n, task in list(waiting.items())):

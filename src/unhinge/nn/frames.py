@@ -4,15 +4,15 @@ The unhinged loss sees a fixed classifier only through its rows and their sum, s
 unit rows, zero sum and a large smallest angle. Up to :math:`C = 2p` an arrangement with the largest possible smallest
 angle is known and built exactly; beyond, it is optimised, or drawn at random where optimising is too expensive:
 
-=========================  ========================  ==============================================================
-classes                    method                    smallest angle
-=========================  ========================  ==============================================================
-:math:`2 \le C \le p+1`    ``"simplex"``             :math:`\arccos(-1/(C-1))`, the largest possible
-:math:`p+2 \le C \le 2p`   ``"orthogonal simplices"``  :math:`90°`, the largest possible; at 2p a ``"cross-polytope"``
-:math:`p = 2`              ``"polygon"``             :math:`2\pi/C`, the largest possible
-:math:`C > 2p`             ``"optimized"``           see :func:`separation`; for C up to 4,096 unless asked for
-any                        ``"random"``              opposite pairs of random directions; any number of classes
-=========================  ========================  ==============================================================
+========================  ==========================  =============================================================
+classes                   method                      smallest angle
+========================  ==========================  =============================================================
+:math:`2 \le C \le p+1`   ``"simplex"``               :math:`\arccos(-1/(C-1))`, the largest possible
+:math:`p+2 \le C \le 2p`  ``"orthogonal simplices"``  90°, the largest possible; at 2p the ``"cross-polytope"``
+:math:`p = 2`             ``"polygon"``               :math:`2\pi/C`, the largest possible
+:math:`C > 2p`            ``"optimized"``             up to 4,096 classes unless asked for; 90 to 100% of the bound
+any                       ``"random"``                opposite pairs of random directions; any number of classes
+========================  ==========================  =============================================================
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from unhinge.theory.validation import check_num_classes
 
 __all__ = ["Separation", "prototypes", "separation", "simplex_etf"]
 
-OPTIMIZED_UP_TO = 4096  # classes; the Gram matrix of more would take a gigabyte and minutes
+OPTIMIZED_UP_TO = 4096  # classes; more would take many minutes
 STARTS = 4
-STAGES, ITERATIONS = (1, 4, 16, 64, 256), 60  # half of them: 10 degrees less at C = 1000, p = 64, in half the time
+# At C = 1000, p = 64: 81.3 degrees in 8 s of one core; stages (8, 64) of 40 iterations: 70.9 degrees in 2 s.
+STAGES, ITERATIONS = (1, 4, 16, 64, 256), 60
 METHODS = ("auto", "optimized", "random")
 
 

@@ -31,7 +31,7 @@ class GeneratedPrototypes:
 
     Of an odd number of classes, the last three form a triangle instead of a pair. For few classes (up to a few
     thousand) :func:`~unhinge.nn.prototypes` separates better; here two of C classes come about as close as
-    :math:`\cos\theta = 2\sqrt{\ln C / p}`.
+    :math:`\cos\theta = \sqrt{1 - C^{-4/p}}`.
 
     Arguments:
         num_classes: :math:`C`, at least 2.
@@ -106,8 +106,8 @@ class GeneratedPrototypes:
         if self.num_classes % 2 == 0:
             return rows
         corner = index - (self.num_classes - 3)
-        for place in np.flatnonzero(corner > 0):
-            rows[place] = self._triangle()[corner[place]]
+        if (corner > 0).any():
+            rows[corner > 0] = self._triangle()[corner[corner > 0]]
         return rows
 
     def _triangle(self) -> NDArray[np.float64]:

@@ -37,14 +37,13 @@ class ManyClassHead(nn.Module):
     its gradient has a C-by-p shape that is never formed: call ``loss = head(features, target)``, ``loss.backward()``
     and ``head.step(lr)``. The gradient flows on into the features; several backward passes before a step add up.
 
-    Momentum is not supported: its buffer would need the product of all 2 by 2 transitions since a row was last
-    touched, which has no such short form when the learning rate varies.
-
     Arguments:
         in_features: Dimension :math:`p` of the features.
         num_classes: :math:`C`.
         gamma: :math:`\gamma \ge 0`; ``None`` means :math:`1/(C-1)`.
         weight_decay: :math:`\lambda \ge 0`, as in ``torch.optim.SGD``.
+        momentum: Has to be 0. With momentum a row that is not in the batch moves by a product of 2 by 2 matrices, one
+            per step since it was last seen, and with a learning rate that varies they have no short form.
         weight: The rows to start from, shape :math:`(C, p)`; ``None`` draws them as ``nn.Linear`` does.
         generator: Draws the start; ``None`` uses torch's global generator.
         device, dtype: Of the rows, as in ``nn.Linear``.
@@ -74,6 +73,7 @@ class ManyClassHead(nn.Module):
         num_classes: int,
         gamma: float | None = None,
         weight_decay: float = 0.0,
+        momentum: float = 0.0,
         *,
         weight: Tensor | None = None,
         generator: torch.Generator | None = None,
@@ -85,6 +85,11 @@ class ManyClassHead(nn.Module):
             raise ValueError(f"in_features and num_classes must be at least 1, got {in_features} and {num_classes}.")
         if not 0 <= weight_decay < math.inf:
             raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay}.")
+        if momentum != 0:
+            raise ValueError(
+                f"momentum is not supported, got {momentum}: a row would need the product of all steps since it was "
+                "last seen. Use momentum=0 here; the network in front may have its own optimizer."
+            )
         if weight is None:
             bound = 1 / math.sqrt(in_features)
             drawn_on = device if generator is None else generator.device
