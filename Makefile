@@ -4,7 +4,7 @@ PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
 DEMO ?= results/quick
-BENCH ?= dynamics spherical kernel
+BENCH ?= dynamics spherical kernel many_classes training
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -31,3 +31,26 @@ def test_the_five_lines_of_the_readme_print_what_it_says():
         else:
             exec(line, scope)
     assert "\n".join(shown) == output.strip()
+
+
+def test_the_loop_of_the_readme_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    loop = next(block for block in blocks if "replace_head" in block)
+    scope: dict[str, object] = {}
+    exec(loop, scope)
+    model = scope["model"]
+    assert model[1].weight.grad.abs().sum() > 0
+    assert not list(model[-1].parameters())
+
+
+def test_every_part_of_the_catalogue_is_exported():
+    from unhinge import nn
+
+    readme = (ROOT / "README.md").read_text()
+    rows = re.findall(
+        r"^\| `([\w.]+)", readme[readme.index("| part |") : readme.index("**When not to.**")], re.MULTILINE
+    )
+    assert len(rows) > 10
+    for name in rows:
+        home = nn.functional if name.startswith("UF.") else nn
+        assert hasattr(home, name.removeprefix("UF."))

@@ -1,0 +1,97 @@
+"""The parts under DistributedDataParallel: two processes on gloo take the step one process takes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from unhinge.nn import AdjustedMarginLoss, ETFHead, FeatureNormPenalty, RescaledGradient, UnhingedLoss
+from unhinge.nn import functional as UF
+
+CASES = ("pal", "fnpal", "rescaled", "adjusted", "from-features", "trainable")
+
+
+class Net(nn.Module):
+    """A body, and a head that returns what the loss needs; all through `forward`, as DDP wants it."""
+
+    def __init__(self, case: str) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        torch.manual_seed(0)
+        self.case = case
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+        self.rescale = RescaledGradient() if case == "rescaled" else nn.Identity()
+        normalize = case in ("fnpal", "rescaled")
+        self.head = ETFHead(5, 4, normalize=normalize, trainable=case == "trainable", generator=generator)
+        self.double()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(x)
+        return features, self.head(self.rescale(features))
+
+
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(12, 6, generator=generator, dtype=torch.float64), torch.arange(12) % 4
+
+
+def steps(net: nn.Module, plain: Net, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Three SGD steps; the state afterwards."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.3, momentum=0.9)
+    penalty = FeatureNormPenalty(0.05, reduction="mean")
+    for _ in range(3):
+        optimizer.zero_grad()
+        features, logits = net(x)
+        match plain.case:
+            case "adjusted":
+                loss = AdjustedMarginLoss()(features, plain.head.weight, y)
+            case "from-features":
+                loss = UF.unhinged_loss_from_features(features, plain.head.weight, y, weight_sum=plain.head.weight_sum)
+            case _:
+                loss = UnhingedLoss()(logits, y)
+        (loss + penalty(features)).backward()
+        optimizer.step()
+    return {name: tensor.detach().clone() for name, tensor in plain.state_dict().items()}
+
+
+def _worker(rank: int, port: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    x, y = data()
+    for case in CASES:
+        net = Net(case)
+        torch.save(steps(DistributedDataParallel(net), net, x[rank::2], y[rank::2]), Path(folder) / f"{case}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What both processes end with, in every case; starting them takes the time, so they start once."""
+    found = tmp_path_factory.mktemp("ddp")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(_worker, args=(port, str(found)), nprocs=2)
+    return found
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_end_where_one_does(case: str, rank: int, folder: Path):
+    net = Net(case)
+    before = net.state_dict()["body.0.weight"].clone()
+    expected = steps(net, net, *data())
+    assert not torch.equal(expected["body.0.weight"], before)
+    found = torch.load(folder / f"{case}-{rank}.pt", weights_only=True)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-13)
