@@ -202,6 +202,25 @@ def _noise(data: str, scale: str) -> list[Cell]:
     return cells
 
 
+RATES = {"quick": (0.05, 0.2, 0.5), "small": (0.05, 0.1, 0.3), "paper": (0.05, 0.1, 0.3)}
+RATES_METHODS: Mapping[str, Changes] = {
+    "CE": {},
+    "PAL": PAL,
+    "PAL, radius 5": {**PAL, "radius": 5.0},
+    "FNPAL": FNPAL,
+    "FNPAL, rescaled": {**FNPAL, "rescale": True},
+}
+
+
+def _rates(data: str, scale: str) -> list[Cell]:
+    start = base(scale, data)
+    return [
+        Cell(row, f"lr {rate:g}", _changed(replace(start, lr=rate), changes))
+        for row, changes in RATES_METHODS.items()
+        for rate in RATES[scale]
+    ]
+
+
 def _gammas(data: str, scale: str) -> list[Cell]:
     start = base(scale, data)
     default = 1 / (SIZES[start.data][1] - 1)
@@ -367,6 +386,19 @@ def _make() -> list[Study]:
             _for("cifar10", _noise),
             ("accuracy", "best_accuracy"),
             (Ordering("the unhinged loss tolerates more wrong labels", "PAL, radius 10", "CE", ours=True),),
+        ),
+        Study(
+            "beyond-rates",
+            None,
+            "Fixed prototypes reach cross-entropy once they have a radius, normalized features once the rate is larger",
+            "table",
+            _for("cifar10", _rates),
+            ("accuracy",),
+            (
+                Ordering("a radius helps fixed prototypes", "PAL, radius 5", "PAL", ours=True),
+                Ordering("rescaling helps normalized features", "FNPAL, rescaled", "FNPAL"),
+            ),
+            seeds={"quick": 5, "small": 3, "paper": 3},
         ),
         Study(
             "beyond-gamma",
