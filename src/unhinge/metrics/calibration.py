@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from unhinge.metrics.checks import as_labels, as_probabilities, home
-from unhinge.metrics.reduction import sum_over_processes
+from unhinge.theory.processes import sum_over_processes
 
 __all__ = [
     "Reliability",

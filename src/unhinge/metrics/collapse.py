@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from unhinge.metrics.checks import as_labels, as_numbers, at_least_single, home
-from unhinge.metrics.reduction import sum_over_processes
 from unhinge.theory.collapse import collapse_measures
+from unhinge.theory.processes import sum_over_processes
 from unhinge.theory.summary import HardSummary
 
 __all__ = ["CollapseSummary", "neural_collapse", "summarize_collapse"]

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from unhinge.theory.processes import sum_over_processes
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.validation import check_counts, check_labels, check_soft_labels, check_tensor
 
@@ -61,15 +62,12 @@ class HardSummary:
 
     def all_reduce(self, group: dist.ProcessGroup | None = None) -> HardSummary:
         """The sum of the summaries of all processes of a ``torch.distributed`` group, on each of them."""
-        counts, sums = self.counts.clone(), self.sums.clone()
-        dist.all_reduce(counts, group=group)
-        dist.all_reduce(sums, group=group)
+        counts, sums = sum_over_processes(self.counts, group), sum_over_processes(self.sums, group)
         whole = replace(self, counts=counts, sums=sums)
         # Each part adds its own distance from the common means, so a plain sum merges the scatter too.
         shift = (self.means() - whole.means()).double().pow(2).sum(1).cpu()
         scatter = self.scatter + (self.counts.double() * shift).sum()
-        dist.all_reduce(scatter, group=group)
-        return replace(whole, scatter=scatter)
+        return replace(whole, scatter=sum_over_processes(scatter, group))
 
 
 @dataclass(frozen=True)
