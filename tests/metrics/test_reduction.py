@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
+from two_processes import run_in_two
 from unhinge.metrics import CollapseSummary, Reliability, classwise_reliability, neural_collapse, reliability
 
 CLASSES, DIM = 4, 6
@@ -40,23 +39,17 @@ def _reduced(part: slice) -> tuple[dict[str, torch.Tensor], tuple[float, float]]
     return whole.measures(weight) | {"nc4": wrong / 30}, (bins.all_reduce().error, classwise.all_reduce().error)
 
 
-def _worker(rank: int, port: int, folder: str) -> None:
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def _worker(rank: int, folder: str) -> None:
     for split in SPLITS:
         part = slice(0, split) if rank == 0 else slice(split, None)
         torch.save(_reduced(part), os.path.join(folder, f"{split}-{rank}.pt"))
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What both processes found, for every split; starting them takes the time, so they start once."""
     found = tmp_path_factory.mktemp("processes")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(_worker, args=(port, str(found)), nprocs=2)
+    run_in_two(_worker, str(found))
     return found
 
 

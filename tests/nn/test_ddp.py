@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from two_processes import run_in_two
 from unhinge.nn import AdjustedMarginLoss, ETFHead, FeatureNormPenalty, RescaledGradient, UnhingedLoss
 from unhinge.nn import functional as UF
 
@@ -62,25 +59,18 @@ def steps(net: nn.Module, plain: Net, x: Tensor, y: Tensor) -> dict[str, Tensor]
     return {name: tensor.detach().clone() for name, tensor in plain.state_dict().items()}
 
 
-def _worker(rank: int, port: int, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def _worker(rank: int, folder: str) -> None:
     x, y = data()
     for case in CASES:
         net = Net(case)
         torch.save(steps(DistributedDataParallel(net), net, x[rank::2], y[rank::2]), Path(folder) / f"{case}-{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What both processes end with, in every case; starting them takes the time, so they start once."""
     found = tmp_path_factory.mktemp("ddp")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(_worker, args=(port, str(found)), nprocs=2)
+    run_in_two(_worker, str(found))
     return found
 
 

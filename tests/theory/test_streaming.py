@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from oracles import assert_exact
 from strategies import Case, make_case, named_cases
+from two_processes import run_in_two
 from unhinge import LayerPeeled, cosine, summarize, warmup
 
 NAMED = named_cases()
@@ -145,9 +143,7 @@ def test_single_precision_streams_keep_their_dtype():
     torch.testing.assert_close(path.loss(3.0), case.flow().loss(3.0), rtol=1e-5, atol=1e-6)
 
 
-def _worker(rank: int, port: int, soft: bool, folder: str) -> None:
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def _worker(rank: int, soft: bool, folder: str) -> None:
     case = NAMED["soft" if soft else "imbalanced"]
     part = slice(0, 4) if rank == 0 else slice(4, None)
     mine = summarize([(case.features[part], case.target[part])], case.num_classes)
@@ -155,15 +151,11 @@ def _worker(rank: int, port: int, soft: bool, folder: str) -> None:
     torch.save((whole.reduced(), whole.scatter, whole.size), os.path.join(folder, f"{rank}.pt"))
     path = streamed(case, whole).flow(whole, case.weight, case.bias, lr=case.lr)
     torch.save((path.loss(7.0), path.distance(7.0)), os.path.join(folder, f"answers{rank}.pt"))
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
 def test_processes_reduce_their_summaries_to_that_of_the_whole(soft, tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(_worker, args=(port, soft, str(tmp_path)), nprocs=2)
+    run_in_two(_worker, soft, str(tmp_path))
     case = NAMED["soft" if soft else "imbalanced"]
     whole = summarize(batches(case, 100), case.num_classes)
     for rank in range(2):
