@@ -177,7 +177,7 @@ def _recipe(given: dict[str, Any], name: str | None, scale: str) -> Recipe:
         if name.endswith(".json"):
             try:
                 start = Recipe.from_json(Path(name).read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError) as error:
+            except (OSError, ValueError) as error:
                 refuse(f"cannot read the recipe {name}: {error}")
         else:
             start = recipe_named(name, scale)

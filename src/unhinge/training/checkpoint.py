@@ -1,7 +1,7 @@
 """Checkpoints that survive kill -9, a full disk and a flipped bit; tensors and JSON, nothing that executes.
 
 A checkpoint is one safetensors file: weights, buffers, momentum, and in its header, as JSON, where the run stands and a
-checksum of the tensors. It is written beside its place, flushed to the disk and then renamed, so a name that exists is
+checksum of both. It is written beside its place, flushed to the disk and then renamed, so a name that exists is
 whole; the one before is kept until the next is.
 """
 
@@ -20,8 +20,8 @@ from torch import Tensor
 
 __all__ = ["CheckpointError", "Checkpoint", "load_newest", "read_tensors", "save", "write_atomically", "write_tensors"]
 
+PARTIAL = ".*.partial"
 _PATTERN = "checkpoint-*.safetensors"
-_KEPT = 2
 
 
 class CheckpointError(ValueError):
@@ -56,11 +56,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """A safetensors file with `about` as JSON in its header, and a checksum of the tensors."""
+    """A safetensors file with `about` as JSON in its header, and a checksum of both."""
     from safetensors.torch import save as to_bytes
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"unhinge": json.dumps(dict(about), allow_nan=False), "crc32": _checksum(plain)}
+    checksum = _checksum(json.dumps(dict(about), allow_nan=False), plain)
+    # One entry: safetensors writes several in an order that changes from time to time, and equal runs are equal files.
+    header = {"unhinge": json.dumps({"crc32": checksum, **about}, allow_nan=False)}
     write_atomically(path, to_bytes(plain, metadata=header))
 
 
@@ -73,21 +75,25 @@ def read_tensors(path: Path) -> Checkpoint:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
         about = json.loads(header["unhinge"])
-    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is damaged or not ours: {str(error) or type(error).__name__}") from None
-    if header.get("crc32") != _checksum(tensors):
-        raise CheckpointError(f"{path} is damaged: its tensors are not those that were written (checksum).")
-    if not isinstance(about, dict):
-        raise CheckpointError(f"{path} has no description of the run in its header.")
+        wanted = about.pop("crc32")
+        found = _checksum(json.dumps(about), tensors)
+    except (KeyError, AttributeError):
+        raise CheckpointError(f"{path} is damaged or not ours: its header does not describe a run.") from None
+    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{path} is damaged or not ours: {str(error) or type(error).__name__}.") from None
+    if wanted != found:
+        raise CheckpointError(f"{path} is damaged: its content is not what was written (checksum).")
     return Checkpoint(tensors, about)
 
 
 def save(folder: Path, step: int, tensors: Mapping[str, Tensor], standing: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of `step` and drop those before the previous one."""
+    """Write the checkpoint of `step`, and keep beside it the one before: later ones were damaged and passed over."""
     path = folder / f"checkpoint-{step:09d}.safetensors"
     write_tensors(path, tensors, standing)
-    for old in sorted(folder.glob(_PATTERN))[:-_KEPT]:
-        old.unlink(missing_ok=True)
+    before = [old for old in sorted(folder.glob(_PATTERN)) if old < path]
+    for other in folder.glob(_PATTERN):
+        if other != path and other not in before[-1:]:
+            other.unlink(missing_ok=True)
     return path
 
 
@@ -102,10 +108,11 @@ def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, complaints
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    value = 0
+def _checksum(about: str, tensors: Mapping[str, Tensor]) -> str:
+    value = zlib.crc32(about.encode())
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous().reshape(-1)
-        value = zlib.crc32(name.encode(), value)
-        value = zlib.crc32(tensor.view(torch.uint8).numpy().tobytes() if tensor.numel() else b"", value)
+        tensor = tensors[name].contiguous()
+        # Dtype and shape as well: the same bytes read as integers would be other numbers.
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"", value)
     return f"{value:08x}"

@@ -20,10 +20,10 @@ from unhinge.metrics import (
     shot_accuracy,
 )
 from unhinge.nn.backbones import Classifier
-from unhinge.training.checkpoint import read_tensors, write_atomically
+from unhinge.training.checkpoint import Checkpoint, CheckpointError, read_tensors, write_atomically
 from unhinge.training.loop import Material, material_of
 from unhinge.training.measure import Outputs, outputs, prototype_record
-from unhinge.training.network import network_of, prototypes_of
+from unhinge.training.network import biases_of, network_of, prototypes_of
 from unhinge.training.recipe import Recipe
 from unhinge.training.records import plain
 
@@ -48,9 +48,16 @@ def load_network(folder: str | Path, images: ImageSet, which: str = "last") -> C
         images: Any set of the kind it was trained on.
         which: `last` or `best`.
     """
-    stored = read_tensors(_weights(Path(folder), which))
-    network = network_of(Recipe.of(stored.standing["recipe"]), images)
-    network.load_state_dict(stored.tensors)
+    path = _weights(Path(folder), which)
+    stored, recipe = _stored(path)
+    network = network_of(recipe, images)
+    try:
+        network.load_state_dict(stored.tensors)
+    except RuntimeError:
+        raise CheckpointError(
+            f"{path} holds other tensors than the network of its recipe on these images ({images.num_classes} classes, "
+            f"{images.in_channels} channels) has. Was it trained on other data, or by another version?"
+        ) from None
     network.eval()
     return network
 
@@ -74,7 +81,7 @@ def evaluate(
         material, unknown: The images, where they are loaded already.
     """
     place = Path(folder)
-    recipe = Recipe.of(read_tensors(_weights(place, which)).standing["recipe"])
+    _, recipe = _stored(_weights(place, which))
     images = material or material_of(recipe, data_root)
     network = load_network(place, images.train, which)
     found = outputs(network, images.test)
@@ -89,7 +96,8 @@ def evaluate(
         "feature_norm": found.features.norm(dim=1).mean().item(),
         "prototypes": prototype_record(weight),
         "collapse": {
-            name: float(value) for name, value in neural_collapse(found.features, weight, found.labels).items()
+            name: float(value)
+            for name, value in neural_collapse(found.features, weight, found.labels, biases_of(network)).items()
         },
     }
     scores: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -116,6 +124,14 @@ def _weights(folder: Path, which: str) -> Path:
             f"{folder} has no {path.name} (there: {there}). Name the folder that `unhinge train --out` wrote."
         )
     return path
+
+
+def _stored(path: Path) -> tuple[Checkpoint, Recipe]:
+    stored = read_tensors(path)
+    settings = stored.standing.get("recipe")
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{path} does not say by which recipe it was made: it is a checkpoint, not a result.")
+    return stored, Recipe.of(settings)
 
 
 def _unknown(name: str, data_root: str | Path | None, like: ImageSet, factor: int) -> ImageSet:

@@ -18,13 +18,15 @@ import torch
 from torch import Tensor
 
 from unhinge.data import ImageSet, augment_for, batches, imbalanced, load, num_batches, shrink, with_label_noise
+from unhinge.nn.precision import widened
 from unhinge.training import checkpoint
+from unhinge.training.checkpoint import CheckpointError
 from unhinge.training.measure import collapse_record, prototype_record, sample_of, score
-from unhinge.training.network import network_of, prototypes_of
+from unhinge.training.network import biases_of, network_of, prototypes_of
 from unhinge.training.objective import Objective, objective_of
 from unhinge.training.processes import Alone, Processes
 from unhinge.training.recipe import Recipe, RecipeError
-from unhinge.training.records import Log
+from unhinge.training.records import Log, plain
 
 __all__ = ["Material", "Progress", "Run", "fit", "learning_rate", "material_of"]
 
@@ -149,7 +151,7 @@ class _Training:
             began, entered = time.perf_counter(), self.step
             stopped = self._train_epoch(progress)
             seconds = time.perf_counter() - began
-            images = (self.step - entered) * self.recipe.batch
+            images = min(self.step * self.recipe.batch, len(self.train)) - entered * self.recipe.batch
             record = self._record(stopped)
             if self.log is not None:
                 self.log.add(record, seconds=seconds, images_per_second=images / max(seconds, 1e-9))
@@ -186,9 +188,10 @@ class _Training:
         saved = told = time.monotonic()
         for x, y in feed:
             whole = min(recipe.batch, len(self.train) - self.step * recipe.batch)  # over all processes
-            total = crew.total(self.objective.weight_of(y).sum())
+            prototypes = prototypes_of(self.network)
+            total = crew.total(self.objective.weight_of(y).sum(dtype=widened(prototypes.dtype)))
             logits, features = self.model(x, return_features=True)
-            loss = self.objective(logits, features, y, prototypes_of(self.network), total, whole)
+            loss = self.objective(logits, features, y, prototypes, total, whole)
             # Several processes average their gradients, and the parts of the objective add up.
             crew.backward(loss * crew.count)
             self.optimizer.step()
@@ -197,9 +200,10 @@ class _Training:
             # Whether to save is rank 0's clock's to say: it travels with the sums, so that all do the same.
             due = float(crew.rank == 0 and now - saved > self.save_every)
             with torch.no_grad():
-                right, norms = (logits.argmax(-1) == y).sum().float(), features.norm(dim=1).sum().float()
-                part = torch.stack([loss.detach().float() * whole, right, norms, right.new_tensor(due)])
-                *sums, due = crew.total(part).double().tolist()
+                right, norms = (logits.argmax(-1) == y).sum(), _norms(features).sum()
+                value = loss * whole
+                part = torch.stack([value, right.to(value), norms.to(value), value.new_tensor(due)])
+                *sums, due = crew.total(part).tolist()
             if not math.isfinite(sums[0]):
                 return f"{NON_FINITE} (epoch {self.epoch + 1}, step {self.step + 1} of {self.steps})"
             self.running += torch.tensor([*sums, whole], dtype=torch.float64)
@@ -214,8 +218,8 @@ class _Training:
 
     def _record(self, stopped: str | None) -> dict[str, Any]:
         """What is known after the epoch, or at the step it stopped at."""
-        loss, right, norms, seen = self.running.tolist()
-        seen = max(seen, 1.0)
+        # Stopped at the first step of an epoch, nothing was seen, and 0 would be a false report.
+        loss, right, norms, seen = self.running.tolist() if self.step else (math.nan, math.nan, math.nan, 1.0)
         self.crew.synchronize(self.network)
         weight = prototypes_of(self.network)
         record: dict[str, Any] = {
@@ -230,7 +234,7 @@ class _Training:
             return record | {"stopped": stopped}
         right_of = self.crew.total(score(self.network, self.test, (self.crew.rank, self.crew.count)))
         record["test_accuracy"] = (right_of[0] / right_of[1]).item()
-        return record | collapse_record(self.network, self.sample, weight)
+        return record | collapse_record(self.network, self.sample, weight, biases_of(self.network))
 
     # ---- files
 
@@ -260,6 +264,10 @@ class _Training:
         if found is None:
             return 0
         standing, tensors = found.standing, found.tensors
+        if standing.get("recipe") != self.recipe.key:
+            raise CheckpointError(
+                f"the checkpoints in {self.folder} are of another recipe, or of another version. Choose another folder."
+            )
         self.network.load_state_dict(_below("model.", tensors))
         momenta = _below("momentum.", tensors)
         for parameter, name in self.names.items():
@@ -272,7 +280,7 @@ class _Training:
         return int(standing["records"])
 
     def _export(self, name: str, record: dict[str, Any]) -> None:
-        about = {"recipe": json.loads(self.recipe.to_json()), "record": record}
+        about = {"recipe": json.loads(self.recipe.to_json()), "record": plain(record)}
         checkpoint.write_tensors(self.folder / f"{name}.safetensors", self.network.state_dict(), about)
 
     def _end(self, progress: Progress | None, record: dict[str, Any], stopped: str) -> Run:
@@ -285,6 +293,13 @@ class _Training:
         return Run(self.folder, self.recipe, records, stopped, self.complaints)
 
 
+def _norms(features: Tensor) -> Tensor:
+    """Length of each feature, :math:`(b,)`, also where its square overflows: a run that blows up is to be watched."""
+    wide = features.to(widened(features.dtype))
+    peak = wide.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(wide.dtype).tiny)
+    return torch.linalg.vector_norm(wide / peak, dim=-1) * peak.squeeze(-1)
+
+
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
@@ -293,7 +308,10 @@ def _claim(folder: Path, recipe: Recipe, crew: Processes) -> None:
     """Make the folder this run's; another run's is left alone."""
     path = folder / "recipe.json"
     if path.is_file():
-        there = Recipe.from_json(path.read_text(encoding="utf-8"))
+        try:
+            there = Recipe.from_json(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RecipeError(f"cannot tell which run {folder} holds. Its recipe.json is damaged: {error}") from None
         if there != recipe:
             differing = [name for name in vars(recipe) if getattr(there, name) != getattr(recipe, name)]
             raise RecipeError(
@@ -302,6 +320,9 @@ def _claim(folder: Path, recipe: Recipe, crew: Processes) -> None:
     elif crew.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint.write_atomically(path, (recipe.to_json() + "\n").encode())
+    if crew.rank == 0:
+        for leftover in folder.glob(checkpoint.PARTIAL):  # of a process that was killed while it wrote
+            leftover.unlink(missing_ok=True)
 
 
 def _described(recipe: Recipe, material: Material) -> dict[str, Any]:

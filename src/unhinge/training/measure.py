@@ -14,7 +14,6 @@ from unhinge.metrics import neural_collapse
 __all__ = ["Outputs", "collapse_record", "outputs", "prototype_record", "sample_of", "score"]
 
 _SAMPLE = 2048  # training images looked at after each epoch
-_FINITE = 1e150  # squares of larger numbers overflow
 COLLAPSE = ("nc1_ratio", "nc2_norm_features", "nc2_angle_features", "nc3", "nc4")
 
 
@@ -82,11 +81,15 @@ def prototype_record(weight: Tensor) -> dict[str, float]:
 
 
 @torch.no_grad()
-def collapse_record(network: nn.Module, images: ImageSet, weight: Tensor) -> dict[str, float]:
-    """Accuracy and neural collapse on a sample of the training images, without augmentation."""
+def collapse_record(network: nn.Module, images: ImageSet, weight: Tensor, bias: Tensor | None) -> dict[str, float]:
+    """Accuracy and neural collapse on a sample of the training images, without augmentation.
+
+    Of numbers that are not finite there is no collapse to measure, and its entries are left out.
+    """
     found = outputs(network, images)
     record = {"sample_accuracy": found.accuracy}
-    if not bool(torch.isfinite(found.features).all()) or found.features.abs().max() > _FINITE:
+    numbers = (found.features, weight, weight if bias is None else bias)
+    if not all(bool(torch.isfinite(part).all()) for part in numbers):
         return record
-    measures = neural_collapse(found.features, weight.detach().float(), found.labels)
+    measures = neural_collapse(found.features, weight.detach().float(), found.labels, bias)
     return record | {name: float(measures[name]) for name in COLLAPSE if name in measures}

@@ -12,7 +12,7 @@ from unhinge.nn import functional as UF
 from unhinge.nn.backbones import Classifier, build_model
 from unhinge.training.recipe import Recipe, RecipeError
 
-__all__ = ["network_of", "prototypes_of"]
+__all__ = ["biases_of", "network_of", "prototypes_of"]
 
 _WEIGHTS, _PROTOTYPES = 0, 1
 
@@ -47,6 +47,12 @@ def prototypes_of(network: Classifier) -> Tensor:
     weight = network.head.weight
     assert isinstance(weight, Tensor)
     return weight
+
+
+def biases_of(network: Classifier) -> Tensor | None:
+    """The biases of the head, :math:`(C,)`, if it has any."""
+    bias = network.head.bias
+    return bias if isinstance(bias, Tensor) else None
 
 
 def _head(recipe: Recipe, in_features: int, num_classes: int) -> nn.Module:

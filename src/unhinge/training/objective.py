@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unhinge.nn import class_weights
 from unhinge.nn import functional as UF
+from unhinge.nn.precision import widened
 from unhinge.training.recipe import Recipe
 
 __all__ = ["Objective", "objective_of"]
@@ -52,18 +53,23 @@ class Objective:
         match recipe.loss:
             case "ce":
                 shifted = logits if self.priors is None else logits + self.priors.to(logits.device)
-                return F.cross_entropy(shifted.float(), target, reduction="none", label_smoothing=smoothing)
+                return F.cross_entropy(_wide(shifted), target, reduction="none", label_smoothing=smoothing)
             case "unhinged":
                 return UF.unhinged_loss(logits, target, recipe.gamma, reduction="none", label_smoothing=smoothing)
             case "adjusted":
-                return UF.adjusted_margin_loss(
-                    features, prototypes, target, recipe.gamma, recipe.epsilon, reduction="none"
-                )
+                # It takes the features past the head, and so past the hook that rescales for other losses.
+                seen = UF.rescale_gradient(features) if recipe.rescale else features
+                return UF.adjusted_margin_loss(seen, prototypes, target, recipe.gamma, recipe.epsilon, reduction="none")
             case "hinge":
                 return UF.multiclass_hinge_loss(logits, target, reduction="none")
             case "mse":
                 wanted = F.one_hot(target, self.num_classes).to(logits.dtype)
-                return (logits - wanted).float().square().sum(-1)
+                return _wide(logits - wanted).square().sum(-1)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least float32: half precision is too coarse for logarithms and sums."""
+    return x.to(widened(x.dtype))
 
 
 def objective_of(recipe: Recipe, counts: Tensor) -> Objective:

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from unhinge.data import batches, num_batches
 from unhinge.nn.backbones import count_flops, count_parameters
 from unhinge.training.loop import material_of
@@ -43,18 +45,27 @@ class Plan:
         )
 
 
-def plan_of(recipe: Recipe, data_root: str | Path | None = None, timed: int = 3) -> Plan:
-    """Count, and time a few steps."""
+def plan_of(
+    recipe: Recipe, data_root: str | Path | None = None, timed: int = 3, device: torch.device | str = "cpu"
+) -> Plan:
+    """Count, and time a few steps on `device`."""
     material = material_of(recipe, data_root)
     network = network_of(recipe, material.train)
     flops = count_flops(network, (1, *material.train.images.shape[1:]))
     objective = objective_of(recipe, material.train.counts)
+    network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     taken = []
-    for (x, y), _ in zip(batches(material.train, recipe.batch, seed=0), range(timed), strict=False):
+    feed = batches(material.train.to(device), recipe.batch, seed=0, memory_format=torch.channels_last)
+    for _ in range(timed):
         began = time.perf_counter()
+        x, y = next(feed, (None, None))
+        if x is None or y is None:
+            break
         logits, features = network(x, return_features=True)
         total = objective.weight_of(y).sum()
-        objective(logits, features, y, prototypes_of(network), total, len(y)).backward()
+        loss = objective(logits, features, y, prototypes_of(network), total, len(y))
+        loss.backward()
+        loss.item()  # waits for a device that works behind our back
         taken.append(time.perf_counter() - began)
     steps = num_batches(material.train, recipe.batch) * recipe.epochs
     images = len(material.train) * recipe.epochs

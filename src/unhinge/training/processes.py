@@ -87,12 +87,13 @@ def processes(
     With `strategy` ddp the other processes run the same command again, as `torchrun` would have it.
     """
     plain = devices == 1 and strategy == "auto" and precision == "32-true" and "LOCAL_RANK" not in os.environ
-    if plain and (accelerator == "cpu" or not torch.accelerator.is_available()):
+    if plain and (accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())):
         return Alone()
-    if plain:
+    if plain and accelerator == "auto":
         return Alone(torch.accelerator.current_accelerator() or "cpu")
     try:
         from lightning_fabric import Fabric
+        from lightning_fabric.utilities.exceptions import MisconfigurationException
     except ImportError:
         raise ImportError(
             "several devices, another strategy or precision need Lightning Fabric: pip install 'unhinge[train]'"
@@ -102,6 +103,9 @@ def processes(
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning_fabric")
-    fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=cast(Any, precision))
+    try:
+        fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=cast(Any, precision))
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from None
     fabric.launch()
     return Several(fabric)

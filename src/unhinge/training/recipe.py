@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import json
 import math
+import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -77,6 +78,9 @@ class Recipe:
     def __post_init__(self) -> None:
         _one_of("loss", self.loss, get_args(Loss))
         _one_of("head", self.head, get_args(Head))
+        for field in fields(self):
+            if not _fits(getattr(self, field.name), str(field.type)):
+                raise RecipeError(f"{field.name} must be {field.type}, got {getattr(self, field.name)!r}.")
         if self.imbalance is not None:
             _reraise(lambda: Imbalance.parse(str(self.imbalance)))
         for name in ("shrink", "epochs", "batch"):
@@ -90,7 +94,8 @@ class Recipe:
             _number(name, getattr(self, name), 0.0)
         for name in ("label_noise", "label_smoothing"):
             _number(name, getattr(self, name), 0.0, 1.0)
-        _number("epsilon", self.epsilon, 0.0, 1.0)
+        if not 0 < self.epsilon < 1:
+            raise RecipeError(f"epsilon must lie strictly between 0 and 1, got {self.epsilon!r}.")
         _number("head_scale", self.head_scale, 0.0, exclusive=True)
         if self.radius is not None:
             _number("radius", self.radius, 0.0, exclusive=True)
@@ -143,6 +148,8 @@ class Recipe:
         """What :meth:`to_json` wrote; settings left out have their defaults, unknown ones are an error."""
         try:
             settings = json.loads(text)
+        except RecursionError:
+            raise RecipeError("a recipe is a JSON object of settings, but this one is nested without end.") from None
         except ValueError as error:
             raise RecipeError(f"a recipe is a JSON object, but this is no JSON: {error}.") from None
         if not isinstance(settings, dict):
@@ -153,18 +160,12 @@ class Recipe:
     def of(cls, settings: dict[str, Any]) -> Recipe:
         """A recipe from named settings, each of the type its field has."""
         known = {field.name: str(field.type) for field in fields(cls)}
-        for name, value in settings.items():
+        for name in settings:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else f". There are: {', '.join(known)}."
                 raise RecipeError(f"a recipe has no setting {name!r}{hint}")
-            if not _fits(value, known[name]):
-                raise RecipeError(f"{name} must be {known[name]}, got {value!r}.")
-        typed: dict[str, Any] = {
-            name: float(value) if known[name].startswith("float") and value is not None else value
-            for name, value in settings.items()
-        }
-        return cls(**typed)
+        return cls(**{name: _as_float(value, known[name]) for name, value in settings.items()})
 
 
 def _fits(value: object, kind: str) -> bool:
@@ -179,6 +180,13 @@ def _fits(value: object, kind: str) -> bool:
     return isinstance(value, str) and ("str" in kind or kind in ("Loss", "Head"))
 
 
+def _as_float(value: Any, kind: str) -> Any:
+    """JSON writes 1.0 as 1 where it likes to; equal recipes shall be the same text."""
+    if kind.startswith("float") and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
+        return float(value)
+    return value
+
+
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise RecipeError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
@@ -187,8 +195,9 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 def _number(
     name: str, value: float, least: float, most: float = math.inf, integer: bool = False, exclusive: bool = False
 ) -> None:
-    whole = not integer or isinstance(value, int)
-    if not (whole and math.isfinite(value) and (least < value if exclusive else least <= value) and value <= most):
+    # Compared instead of asked whether it is finite: a whole number of 400 digits cannot be turned into a float.
+    limit = min(most, 2**63 - 1 if integer else sys.float_info.max)
+    if not ((least < value if exclusive else least <= value) and value <= limit):
         kind = "a whole number" if integer else "a number"
         above = "above" if exclusive else "of at least"
         upper = f" and at most {most:g}" if most < math.inf else ""

@@ -115,4 +115,5 @@ def _tensorboard(folder: Path, keep: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=keep)
+    # Epochs count from 1: what came after the kept ones is told again.
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=keep + 1)

@@ -1,0 +1,211 @@
+"""`unhinge train` and `unhinge evaluate`: what they print, what they write, the code they leave with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import data_makers as make
+from unhinge.cli import app
+from unhinge.training import Recipe
+
+SMALL = ("--epochs", "2", "--width", "4")
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(part) for part in arguments], env={"COLUMNS": "160"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("command") / "run"
+    code, stdout, stderr = run("train", *SMALL, "--out", out)
+    assert code == 0
+    assert stdout == ""
+    return out, stderr
+
+
+def test_training_prints_a_table_of_epochs_and_writes_logs_weights_and_figures(trained):
+    out, told = trained
+    for word in ("epoch", "loss", "train acc", "test acc", "|h|", "angle", "NC1"):
+        assert word in told
+    assert "test accuracy 0." in told
+    names = {path.name for path in out.iterdir()}
+    assert names >= {"recipe.json", "data.json", "log.jsonl", "log.csv", "log.md", "curves.png", "curves.pdf"}
+    assert names >= {"last.safetensors", "best.safetensors", "times.jsonl"}
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "log.md").read_text().count("\n") == 4
+
+
+def test_the_same_command_again_returns_the_finished_run(trained):
+    out, _ = trained
+    before = (out / "log.jsonl").read_bytes()
+    code, stdout, _ = run("train", *SMALL, "--out", out, "--json")
+    assert code == 0
+    assert (out / "log.jsonl").read_bytes() == before
+    found = json.loads(stdout)
+    assert Recipe.of(found["recipe"]) == Recipe(epochs=2, width=4)
+    assert found["stopped"] is None
+    assert len(found["records"]) == 2
+
+
+def test_tensorboard_gets_each_epoch_once_where_it_is_installed(trained):
+    pytest.importorskip("tensorboard", reason="TensorBoard is optional")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out, _ = trained
+    board = EventAccumulator(str(out / "tensorboard"))
+    board.Reload()
+    assert "train_loss" in board.Tags()["scalars"]
+    assert [event.step for event in board.Scalars("train_loss")] == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::unhinge.data.DataWarning")
+def test_evaluation_prints_and_writes_calibration_and_the_unknown(trained, tmp_path):
+    out, _ = trained
+    make.idx_set(tmp_path / "MNIST" / "raw")
+    code, stdout, stderr = run("evaluate", out, "--ood", "mnist", "--data-root", tmp_path)
+    assert code == 0, stderr
+    for word in (
+        "accuracy",
+        "many-shot",
+        "(ECE)",
+        "unknown by softmax",
+        "unknown by energy",
+        "unknown by norm",
+        "auroc",
+    ):
+        assert word in stdout
+    assert (out / "evaluation.png").read_bytes().startswith(b"\x89PNG")
+    code, stdout, _ = run("evaluate", out, "--weights", "best", "--json")
+    assert code == 0
+    assert json.loads(stdout)["weights"] == "best"
+
+
+def test_a_dry_run_prints_the_recipe_and_its_cost_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, stdout, _ = run("train", "--recipe", "cifar10-lt10/pal+radius", "--dry-run", "--json")
+    assert code == 0
+    found = json.loads(stdout)
+    assert found["recipe"]["imbalance"] == "exp:10"
+    plan = found["plan"]
+    assert plan["steps"] == 30 * -(-plan["train_images"] // 64)
+    assert plan["parameters"] > 0
+    assert plan["seconds"] > 0
+    # three convolutions of an 8 x 8 image at widths 16, 32, 64, and a head: two operations a multiplication
+    wanted = 2 * 9 * (64 * 16 + 16 * 16 * 32 + 4 * 32 * 64) + 2 * 64 * 10
+    assert wanted == pytest.approx(plan["flops_per_image"], rel=0.1)
+    assert plan["flops"] == pytest.approx(3 * plan["flops_per_image"] * plan["train_images"] * 30)
+    code, stdout, _ = run("train", *SMALL, "--dry-run")
+    assert code == 0
+    assert "parameters" in stdout
+    assert "on this device" in stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_blows_up_leaves_with_1_and_all_its_records(tmp_path):
+    code, stdout, stderr = run(
+        "train", "--loss", "unhinged", "--width", "4", "--lr", "1e12", "--epochs", "3", "--out", tmp_path, "--json"
+    )
+    assert code == 1
+    assert "not finite" in stderr
+    assert "fix the prototypes" in stderr
+    records = json.loads(stdout)["records"]
+    assert records[-1]["stopped"]
+    assert [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == records
+    assert (tmp_path / "curves.png").is_file()
+
+
+def test_another_loss_that_blows_up_is_not_given_the_advice_for_the_raw_one(tmp_path):
+    code, _, stderr = run("train", "--loss", "mse", "--width", "4", "--lr", "1e20", "--epochs", "3", "--out", tmp_path)
+    assert code == 1
+    assert "fix the prototypes" not in stderr
+    assert "Lower --lr" in stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--loss", "crossentropy"], "loss must be one of ce, unhinged"),
+        (["--head", "etf"], "head must be one of linear, pal"),
+        (["--epochs", "0"], "epochs must be a whole number of at least 1"),
+        (["--lr", "nan"], "lr must be a number"),
+        (["--radius", "5"], "give feature_penalty"),
+        (["--data", "cifar"], "did you mean cifar10"),
+        (["--data", "cifar10", "--data-root", "/nowhere"], "cifar"),
+        (["--data", "folder:/nowhere"], "/nowhere"),
+        (["--model", "resnet19"], "did you mean resnet18"),
+        (["--head", "pal", "--loss", "unhinged", "--width", "1"], "head pal on 4 features"),
+        (["--shrink", "3"], "factor must divide"),
+        (["--imbalance", "exp:100000"], "without images"),
+        (["--recipe", "cifar10/pall"], "The nearest: pal"),
+        (["--recipe", "missing.json"], "cannot read the recipe missing.json"),
+        (["--recipe", "cifar10/pal", "--scale", "tiny"], "quick, small, paper"),
+        (["--seed", "-1"], "seed must be a whole number"),
+    ],
+)
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_wrong_argument_leaves_with_2_and_the_reason(tmp_path, monkeypatch, arguments, told, dry):
+    monkeypatch.chdir(tmp_path)
+    code, stdout, stderr = run("train", *arguments, *(["--dry-run"] if dry else []))
+    assert code == 2
+    assert stdout == ""
+    assert told in " ".join(stderr.split())
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"epoch": 3}', '{"lr": []}', "[1]"])
+def test_a_wrong_recipe_file_leaves_with_2(tmp_path, content):
+    (tmp_path / "recipe.json").write_text(content)
+    code, _, stderr = run("train", "--recipe", tmp_path / "recipe.json", "--out", tmp_path / "run")
+    assert code == 2
+    assert "cannot read the recipe" in stderr
+    assert "recipe.json" in stderr
+
+
+def test_a_recipe_file_is_followed_and_options_change_it(tmp_path):
+    (tmp_path / "mine.json").write_text(Recipe(epochs=5, width=4, lr=0.01).to_json())
+    code, stdout, _ = run(
+        "train", "--recipe", tmp_path / "mine.json", "--epochs", "1", "--out", tmp_path / "a", "--json"
+    )
+    assert code == 0
+    assert Recipe.of(json.loads(stdout)["recipe"]) == Recipe(epochs=1, width=4, lr=0.01)
+
+
+def test_a_folder_with_another_run_leaves_with_2(trained):
+    out, _ = trained
+    code, _, stderr = run("train", *SMALL, "--lr", "0.5", "--out", out)
+    assert code == 2
+    assert "holds another run; they differ in lr" in " ".join(stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["nowhere"], "no weights at all"), (["nowhere", "--weights", "first"], "--weights must be last or best")],
+)
+def test_what_cannot_be_evaluated_leaves_with_2(tmp_path, monkeypatch, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    code, _, stderr = run("evaluate", *arguments)
+    assert code == 2
+    assert told in " ".join(stderr.split())
+
+
+def test_damaged_weights_leave_with_2_and_are_named(tmp_path):
+    (tmp_path / "last.safetensors").write_bytes(b"damaged")
+    code, _, stderr = run("evaluate", tmp_path)
+    assert code == 2
+    assert "last.safetensors is damaged" in " ".join(stderr.split())
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_help_has_an_example(command):
+    code, stdout, _ = run(command, "--help")
+    assert code == 0
+    assert f"unhinge {command}" in stdout
+    assert "Examples" in stdout

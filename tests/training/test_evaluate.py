@@ -1,0 +1,109 @@
+"""The numbers of an evaluation, each from its definition; files that cannot be evaluated are refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from unhinge.data import ImageSet
+from unhinge.training import Material, Recipe, evaluate, fit
+from unhinge.training.checkpoint import CheckpointError, write_tensors
+from unhinge.training.evaluate import load_network
+
+RECIPE = Recipe(width=4, epochs=4, batch=32, lr=0.1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, few):
+    folder = tmp_path_factory.mktemp("trained")
+    return fit(RECIPE, folder, material=few)
+
+
+@pytest.fixture(scope="module")
+def noise(few) -> ImageSet:
+    pixels = torch.randint(17, (80, 1, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    return replace(few.test, images=pixels, labels=torch.zeros(80, dtype=torch.int64))
+
+
+def test_the_numbers_are_those_of_the_definitions(trained, few, noise):
+    found = evaluate(trained.folder, material=few, unknown=noise)
+    network = load_network(trained.folder, few.train)
+    with torch.no_grad():
+        logits, features = network(few.test.normalize(few.test.images), return_features=True)
+        strange = network(noise.normalize(noise.images))
+    right = logits.argmax(1) == few.test.labels
+    numbers = found.numbers
+    assert numbers["accuracy"] == pytest.approx(right.double().mean().item())
+    assert numbers["accuracy"] == pytest.approx(trained.last["test_accuracy"])
+    assert numbers["feature_norm"] == pytest.approx(features.norm(dim=1).mean().item(), rel=1e-5)
+    confidence, error = logits.double().softmax(1).max(1).values, 0.0
+    for k in range(15):
+        inside = (confidence > k / 15) & (confidence <= (k + 1) / 15)
+        if inside.any():
+            error += inside.double().mean().item() * abs(
+                right[inside].double().mean().item() - confidence[inside].mean().item()
+            )
+    assert numbers["ece"] == pytest.approx(error, abs=1e-6)
+    for c, accuracy in enumerate(numbers["class_accuracy"]):
+        of = few.test.labels == c
+        assert accuracy == (pytest.approx(right[of].double().mean().item()) if of.any() else None)
+    known, unknown = logits.softmax(1).max(1).values, strange.softmax(1).max(1).values
+    above = (known[:, None] > unknown).double() + 0.5 * (known[:, None] == unknown).double()
+    assert numbers["ood"]["softmax"]["auroc"] == pytest.approx(above.mean().item(), abs=1e-6)
+    assert set(numbers["ood"]) == {"data", "images", "softmax", "energy", "norm"}
+    assert set(numbers["ood"]["norm"]) == {"fpr95", "auroc", "aupr_in", "aupr_out"}
+
+
+def test_a_set_is_no_stranger_to_itself(trained, few):
+    found = evaluate(trained.folder, material=few, unknown=few.test)
+    for score in ("softmax", "energy", "norm"):
+        assert found.numbers["ood"][score]["auroc"] == pytest.approx(0.5)
+
+
+def test_many_medium_and_few_go_by_the_training_images(trained, few):
+    counts = torch.tensor([150, 150, 150, 50, 50, 50, 50, 5, 5, 5])
+    labels = torch.repeat_interleave(torch.arange(10), counts)
+    other = Material(
+        replace(few.train, images=few.train.images[:1].expand(len(labels), -1, -1, -1), labels=labels), few.test, None
+    )
+    numbers = evaluate(trained.folder, material=other).numbers
+    shots, network = numbers["shots"], load_network(trained.folder, few.train)
+    with torch.no_grad():
+        right = network(few.test.normalize(few.test.images)).argmax(1) == few.test.labels
+    for name, classes in {"many": range(3), "medium": range(3, 7), "few": range(7, 10)}.items():
+        of = torch.isin(few.test.labels, torch.tensor(classes))
+        assert shots[name] == pytest.approx(right[of].double().mean().item())
+
+
+def test_the_file_holds_the_numbers_as_plain_json(trained, few):
+    found = evaluate(trained.folder, material=few)
+    stored = json.loads((trained.folder / "evaluation.json").read_text(), parse_constant=pytest.fail)
+    assert stored["accuracy"] == found.numbers["accuracy"]
+    assert stored["recipe"] == RECIPE.key
+    assert stored["shots"]["many"] == "nan"  # no class has more than 100 images
+
+
+def test_best_weights_can_be_asked_for(trained, few):
+    best = max(record["test_accuracy"] for record in trained.records)
+    assert evaluate(trained.folder, material=few, which="best").numbers["accuracy"] == pytest.approx(best)
+
+
+def test_a_folder_without_weights_is_refused_and_told_what_is_there(tmp_path, few):
+    with pytest.raises(FileNotFoundError, match=r"no last\.safetensors \(there: no weights at all\)"):
+        evaluate(tmp_path, material=few)
+
+
+def test_weights_for_other_images_are_refused(trained, few):
+    wider = replace(few.train, classes=(*few.train.classes, "ten"))
+    with pytest.raises(CheckpointError, match="11 classes"):
+        evaluate(trained.folder, material=Material(wider, few.test, None))
+
+
+@pytest.mark.parametrize("about", [{}, {"recipe": "abc"}, {"recipe": None}])
+def test_weights_that_do_not_say_their_recipe_are_refused(tmp_path, few, about):
+    write_tensors(tmp_path / "last.safetensors", {"x": torch.zeros(1)}, about)
+    with pytest.raises(CheckpointError, match="by which recipe"):
+        evaluate(tmp_path, material=few)

@@ -1,0 +1,58 @@
+"""Every setting of the paper has a recipe by name, at three scales."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhinge.training import RecipeError, named_recipes, recipe_named
+from unhinge.training.recipes import METHODS, SCALES, SETTINGS
+
+PAPER = {"momentum": 0.9, "lr": 0.1, "weight_decay": 5e-4, "batch": 256, "warmup": 0}
+NETWORKS = {"cifar10": ("resnet18", 200), "cifar100": ("resnet34", 200), "imagenet100": ("resnet50", 100)}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_name_is_a_recipe_and_no_two_are_the_same(scale):
+    made = {name: recipe_named(name, scale) for name in named_recipes()}
+    assert len(made) == len(SETTINGS) * len(METHODS)
+    if scale != "quick":  # on digits the data sets are one and the same
+        assert len({recipe.key for recipe in made.values()}) == len(made)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_paper_scale_is_the_papers_own(setting):
+    for method in METHODS:
+        recipe = recipe_named(f"{setting}/{method}", "paper")
+        assert (recipe.model, recipe.epochs) == NETWORKS[recipe.data]
+        assert {name: getattr(recipe, name) for name in PAPER} == PAPER
+        assert recipe.width is None
+        assert recipe.augment
+        assert recipe.without_last_relu == (recipe.head in ("pal", "fnpal"))
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("ratio", [10, 20, 50, 100])
+@pytest.mark.parametrize(("word", "kind"), [("lt", "exp"), ("step", "step")])
+def test_the_imbalances_of_the_tables_are_there_at_every_scale(data, ratio, word, kind):
+    for scale in SCALES:
+        assert recipe_named(f"{data}-{word}{ratio}/ce", scale).imbalance == f"{kind}:{ratio}"
+
+
+def test_the_papers_penalties_are_those_it_names():
+    assert recipe_named("cifar10/ce+penalty", "paper").feature_penalty == 1e-5
+    assert recipe_named("cifar10/pal+penalty", "paper").feature_penalty == 5e-7
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "told"),
+    [
+        ("cifar10-lt100/pall", "quick", "no method 'pall'. The nearest: pal"),
+        ("cifar10lt100/pal", "quick", "no setting 'cifar10lt100'. The nearest: cifar10-lt100"),
+        ("pal", "quick", "SETTING/METHOD"),
+        ("cifar10/ce", "huge", "quick, small, paper"),
+    ],
+)
+def test_a_name_that_is_not_there_names_the_nearest(name, scale, told):
+    with pytest.raises(RecipeError) as error:
+        recipe_named(name, scale)
+    assert told in str(error.value)

@@ -1,0 +1,148 @@
+"""A recipe is frozen, told as JSON, and refused with the reason when it makes no sense."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import FrozenInstanceError, fields, replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from unhinge.training import Recipe, RecipeError
+
+NAMES = [field.name for field in fields(Recipe)]
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.just("unhinged")
+    | st.just("pal"),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
+GOOD = {
+    "data": st.sampled_from(["digits", "cifar10", "folder:a b/c"]),
+    "imbalance": st.none() | st.sampled_from(["exp:100", "step:2.5"]),
+    "loss": st.sampled_from(["ce", "unhinged", "hinge", "mse"]),
+    "head": st.sampled_from(["linear", "pal", "fnpal", "etf-init"]),
+    "lr": st.floats(0, 1e6),
+    "gamma": st.none() | st.floats(0, 2),
+    "feature_penalty": st.floats(0, 1),
+    "class_weight": st.floats(0, 2),
+    "epochs": st.integers(1, 10**6),
+    "seed": st.integers(0, 2**63 - 1),
+    "seed_init": st.none() | st.integers(0, 9),
+    "augment": st.booleans(),
+    "last_relu": st.none() | st.booleans(),
+}
+
+
+def test_a_recipe_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        Recipe().lr = 1.0  # type: ignore[misc]
+
+
+@given(st.fixed_dictionaries({}, optional=GOOD))
+def test_json_brings_back_the_same_recipe_and_key(settings):
+    recipe = Recipe(**settings)
+    again = Recipe.from_json(recipe.to_json())
+    assert again == recipe
+    assert again.key == recipe.key
+    assert json.loads(recipe.to_json()).keys() == set(NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("loss", "head", "radius", "rescale")])
+def test_every_setting_is_part_of_the_key(name):
+    others = {"data": "cifar10", "model": "resnet8", "imbalance": "exp:10", "augment": False, "last_relu": False}
+    others |= {"label_noise": 0.5, "label_smoothing": 0.5, "epsilon": 0.5, "head_scale": 2.0, "gamma": 0.5}
+    value = others[name] if name in others else (getattr(Recipe(), name) or 0) + 1
+    assert replace(Recipe(), **{name: value}).key != Recipe().key
+
+
+def test_whole_numbers_stand_for_floats_and_give_the_same_key():
+    assert Recipe.from_json('{"lr": 1, "gamma": 0}').key == Recipe(lr=1.0, gamma=0.0).key
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"learning_rate": 0.1}, "learning_rate"),
+        ({"epoch": 3}, "did you mean epochs"),
+        ({"class_weigth": 0.5}, "did you mean class_weight"),
+        ({"qqqqqq": 1}, "There are: data, shrink"),
+        ({"lr": "0.1"}, "lr must be float, got '0.1'"),
+        ({"lr": None}, "lr must be float, got None"),
+        ({"lr": True}, "lr must be float, got True"),
+        ({"epochs": 2.5}, "epochs must be int, got 2.5"),
+        ({"epochs": [1]}, "epochs must be int"),
+        ({"augment": 1}, "augment must be bool, got 1"),
+        ({"data": 3}, "data must be str, got 3"),
+        ({"imbalance": 100}, "imbalance must be str"),
+        ({"loss": "crossentropy"}, "one of ce, unhinged, adjusted, hinge, mse"),
+        ({"loss": 3}, "one of ce"),
+        ({"head": {}}, "one of linear, pal"),
+        ({"epochs": 0}, "at least 1"),
+        ({"batch": -4}, "at least 1"),
+        ({"lr": -0.1}, "at least 0"),
+        ({"lr": float("nan")}, "lr must be a number"),
+        ({"lr": float("inf")}, "lr must be a number"),
+        ({"lr": 10**400}, "lr must be a number"),
+        ({"seed": 2**70}, "seed must be a whole number"),
+        ({"seed_order": -1}, "at least 0"),
+        ({"width": 0}, "at least 1"),
+        ({"label_noise": 1.5}, "at most 1"),
+        ({"epsilon": 0}, "strictly between"),
+        ({"epsilon": 1}, "strictly between"),
+        ({"radius": 0, "loss": "unhinged", "head": "pal"}, "above 0"),
+        ({"head_scale": 0}, "above 0"),
+        ({"imbalance": "exp"}, "exp:100 or step:10"),
+        ({"imbalance": "exp:0.01"}, "Papers that write 0.01 mean 100"),
+        ({"imbalance": "line:10"}, "exp, step"),
+        ({"radius": 5.0, "feature_penalty": 1e-5, "loss": "unhinged", "head": "pal"}, "twice"),
+        ({"radius": 5.0}, "give feature_penalty"),
+        ({"radius": 5.0, "loss": "unhinged", "head": "fnpal"}, "give feature_penalty"),
+        ({"rescale": True, "head": "pal"}, "head fnpal"),
+        ({"loss": "adjusted"}, "fixed prototypes"),
+        ({"loss": "adjusted", "head": "etf-init"}, "fixed prototypes"),
+        ({"loss": "unhinged", "logit_adjustment": 1.0}, "for loss ce"),
+        ({"loss": "hinge", "label_smoothing": 0.1}, "ce and unhinged"),
+        ({"epochs": 3, "warmup": 3}, "shorter than the 3 epochs"),
+    ],
+)
+def test_a_recipe_that_cannot_be_followed_is_refused_with_the_reason(settings, told):
+    with pytest.raises(RecipeError, match=told.replace("(", r"\(")):
+        Recipe.of(settings)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '"a"', "[" * 100_000, '{"lr": 1' + "0" * 5000 + "}"])
+def test_what_is_no_object_of_settings_is_refused(text):
+    with pytest.raises(RecipeError, match="recipe is a JSON object"):
+        Recipe.from_json(text)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=6), VALUES, max_size=5))
+def test_any_settings_make_a_recipe_or_a_recipe_error(settings):
+    try:
+        recipe = Recipe.of(settings)
+    except RecipeError:
+        return
+    assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+@given(st.data())
+@example(None)
+def test_a_damaged_recipe_file_makes_a_recipe_or_a_recipe_error(data):
+    whole = Recipe(imbalance="exp:100", gamma=0.1).to_json().encode()
+    if data is None:
+        content = whole[:40]
+    else:
+        content = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+        for place in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=3)):
+            if place < len(content):
+                content[place] ^= 1 << data.draw(st.integers(0, 7))
+    with contextlib.suppress(RecipeError):
+        Recipe.from_json(bytes(content).decode("utf-8", "replace"))
