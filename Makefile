@@ -71,6 +71,17 @@ install = trap 'exit 1' INT TERM; \
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
 		-c constraints.txt $(1) >$(LOG) 2>&1 || { cat $(LOG) >&2; rm -f $(PARTIAL); exit 1; }
 
+# The explorer's tests drive a real browser. Where it can be installed, it is; where not, the reason is kept and those
+# tests skip with it.
+chromium = rm -f $(VENV)/.no-chromium; \
+	if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; then :; \
+	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
+		echo "install chromium for the explorer's tests (make setup could not: no apt-get, or not root)" >$(VENV)/.no-chromium; \
+	else echo "== installing chromium, for the explorer's tests"; \
+		{ apt-get update && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y --no-install-recommends chromium; } \
+			>$(VENV)/chromium.log 2>&1 || \
+		echo "apt-get install chromium failed in make setup; see $(VENV)/chromium.log" >$(VENV)/.no-chromium; fi
+
 # torch comes first and by its pin, since a bare torch may be a build of several gigabytes.
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
@@ -89,4 +100,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(call install,torch)
 	@echo "== installing unhinge and its development tools"
 	@$(call install,-e '.[dev]')
+	@$(chromium)
 	@mv -f $(PARTIAL) $(STAMP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import combinations, product
 
 import mpmath as mp
@@ -11,8 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unhinge.nn import frames
 from unhinge.nn.bounds import angle_bound
-from unhinge.nn.frames import Separation, prototypes, separation, simplex_etf
+from unhinge.nn.frames import Separation, separation
+
+# The frames are built in float64, and so tested.
+simplex_etf = partial(frames.simplex_etf, dtype=torch.float64)
+prototypes = partial(frames.prototypes, dtype=torch.float64)
 
 EPS = 2.0**-52
 
@@ -258,3 +264,8 @@ def test_the_bound_is_better_than_counting_the_area_of_caps(classes, dim):
         return mp.quad(density, [0, angle / 2]) / mp.quad(density, [0, mp.pi / 2, mp.pi])
 
     assert float(share(angle_bound(classes, dim).angle)) * classes <= 1
+
+
+def test_the_default_dtype_is_that_of_torch():
+    assert frames.simplex_etf(3, 4).dtype == torch.get_default_dtype()
+    assert frames.prototypes(9, 4).dtype == torch.get_default_dtype()

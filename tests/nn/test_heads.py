@@ -41,7 +41,7 @@ def test_logits_are_inner_products_with_a_scaled_frame(classes, spare, leading, 
     dim = classes - 1 + spare
     head = ETFHead(dim, classes, normalize, scale, generator=seeded(seed), dtype=torch.float64)
     features = torch.randn(*leading, dim, generator=seeded(seed + 1), dtype=torch.float64)
-    frame = simplex_etf(classes, dim, seeded(seed))
+    frame = simplex_etf(classes, dim, seeded(seed), dtype=torch.float64)
     logits = head(features)
     assert logits.shape == (*leading, classes)
     for h, z in zip(features.reshape(-1, dim), logits.reshape(-1, classes), strict=True):
@@ -54,7 +54,7 @@ def test_logits_are_inner_products_with_a_scaled_frame(classes, spare, leading, 
 def test_the_weight_is_built_in_float64_and_rounded_once(dtype):
     head = ETFHead(12, 7, scale=3.0, generator=seeded(), dtype=dtype)
     assert head.weight.dtype == dtype
-    assert torch.equal(head.weight, (3.0 * simplex_etf(7, 12, seeded())).to(dtype))
+    assert torch.equal(head.weight, (3.0 * simplex_etf(7, 12, seeded(), dtype=torch.float64)).to(dtype))
 
 
 def test_the_default_dtype_is_that_of_torch():

@@ -41,7 +41,7 @@ def simplex_etf(
     dim: int,
     generator: torch.Generator | None = None,
     *,
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
     r"""A randomly rotated simplex equiangular tight frame: unit rows, equal angles, zero sum.
@@ -52,14 +52,14 @@ def simplex_etf(
         num_classes: The number of vectors :math:`C`, at least 2.
         dim: Their dimension :math:`p \ge C - 1`.
         generator: Draws the rotation, uniformly (Haar); ``None`` uses torch's global one.
-        dtype: Of the result. It is built in float64, which is also the default, so that the frame is exact.
+        dtype: Of the result; None means torch's default. It is built in float64 and rounded once.
         device: Of the result; ``None`` leaves it where the generator is.
 
     Returns:
         The frame, shape :math:`(C, p)`.
 
     Example:
-        >>> frame = simplex_etf(4, 3, torch.Generator().manual_seed(0))
+        >>> frame = simplex_etf(4, 3, torch.Generator().manual_seed(0), dtype=torch.float64)
         >>> torch.allclose(frame @ frame.T, torch.eye(4, dtype=torch.float64) * 4 / 3 - 1 / 3, atol=1e-15)
         True
     """
@@ -70,7 +70,7 @@ def simplex_etf(
             f"a simplex ETF of {classes} classes needs dim >= {classes - 1}, got dim={dim}. "
             f"Use prototypes({classes}, {dim}) for well-separated vectors, or a wider feature."
         )
-    return _simplex(_rotation(dim, classes - 1, generator)).to(device, dtype)
+    return _simplex(_rotation(dim, classes - 1, generator)).to(device, dtype or torch.get_default_dtype())
 
 
 @overload
@@ -81,7 +81,7 @@ def prototypes(
     *,
     method: str = ...,
     report: Literal[False] = ...,
-    dtype: torch.dtype = ...,
+    dtype: torch.dtype | None = ...,
     device: torch.device | str | None = ...,
 ) -> Tensor: ...
 @overload
@@ -92,7 +92,7 @@ def prototypes(
     *,
     method: str = ...,
     report: Literal[True],
-    dtype: torch.dtype = ...,
+    dtype: torch.dtype | None = ...,
     device: torch.device | str | None = ...,
 ) -> tuple[Tensor, Separation]: ...
 def prototypes(
@@ -102,7 +102,7 @@ def prototypes(
     *,
     method: str = "auto",
     report: bool = False,
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor | tuple[Tensor, Separation]:
     r"""Well-separated unit vectors with zero sum, for any number of classes.
@@ -115,7 +115,7 @@ def prototypes(
             ``"random"`` ask for these two.
         report: Also return the :class:`Separation`, which names the method and measures the smallest angle against the
             best bound known. Exact, at the cost of all :math:`C^2/2` inner products.
-        dtype: Of the result, which is built in float64.
+        dtype: Of the result, which is built in float64; None means torch's default.
         device: Of the result; ``None`` leaves it where the generator is.
 
     Returns:
@@ -141,7 +141,7 @@ def prototypes(
         weight, method = _random(classes, dim, generator) if method == "random" else _best(classes, dim, generator)
     else:
         weight, method = _optimized(classes, dim, generator)
-    weight = weight.to(device, dtype)
+    weight = weight.to(device, dtype or torch.get_default_dtype())
     return (weight, separation(weight, method)) if report else weight
 
 
@@ -207,7 +207,7 @@ def separation(weight: Tensor, method: str = "given") -> Separation:
 
 def _best(classes: int, dim: int, generator: torch.Generator | None) -> tuple[Tensor, str]:
     if classes <= dim + 1:
-        return simplex_etf(classes, dim, generator), "simplex"
+        return simplex_etf(classes, dim, generator, dtype=torch.float64), "simplex"
     if dim == 2:
         return _polygon(classes, generator), "polygon"
     if classes <= 2 * dim:

@@ -68,7 +68,7 @@ class ETFHead(nn.Module):
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive and finite, got {scale}. It is the length of the prototypes.")
         if weight is None:
-            weight = simplex_etf(num_classes, in_features, generator)
+            weight = simplex_etf(num_classes, in_features, generator, dtype=torch.float64)
         elif weight.shape != (num_classes, in_features):
             raise ValueError(
                 f"weight must have shape ({num_classes}, {in_features}), one row per class, got {tuple(weight.shape)}."

@@ -1,0 +1,108 @@
+"""Learning rates, the steps shown, and how many of them each question is asked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unhinge.theory import Schedule, constant, cosine, exponential, step, warmup
+from unhinge.web.address import State
+from unhinge.web.controls import Control, choice, count, number
+
+__all__ = ["RATES", "SAMPLES", "nice_length", "rates", "runs_out", "stride_for", "times"]
+
+SAMPLES = 200
+MOST_STEPS_ONE_BY_ONE = 200_000
+
+RATES: tuple[Control, ...] = (
+    number("lr", "rate η", "Learning rate of the prototypes.", 0.1, 1e-6, 1e4, log=True, slide=(1e-3, 10.0)),
+    choice(
+        "schedule",
+        "schedule",
+        "How the rate changes: constant; half a cosine down to 0; a tenth at each third of the length; "
+        "exponentially to a "
+        "hundredth at the length; or a straight rise during the length.",
+        (("constant", "const"), ("cosine", "cos"), ("step", "step"), ("exponential", "exp"), ("warmup", "warm")),
+    ),
+    count(
+        "length",
+        "schedule length",
+        "In steps.",
+        2000,
+        3,
+        1_000_000,
+        log=True,
+        slide=(100, 100_000),
+        when=("schedule", ("cosine", "step", "exponential", "warmup")),
+    ),
+)
+
+
+def rates(state: State, ratio: float = 1.0) -> tuple[Any, str]:
+    """What `lr=` takes: the rate of the prototypes, or the pair with `ratio` times that of the features; and its "
+    "code."""
+    lr, length = state.number("lr"), state.count("length")
+    kind = state.word("schedule")
+    if kind == "constant":
+        return (lr, repr(lr)) if ratio == 1 else ((ratio * lr, lr), f"({ratio * lr!r}, {lr!r})")
+    every = max(1, round(length / 3))
+    decay = 0.01 ** (1 / length)
+    made: dict[str, tuple[Callable[[], Schedule], str]] = {
+        "cosine": (lambda: cosine(lr, total=length), f"cosine({lr!r}, total={length})"),
+        "step": (lambda: step(lr, every=every), f"step({lr!r}, every={every})"),
+        "exponential": (lambda: exponential(lr, decay), f"exponential({lr!r}, decay={decay!r})"),
+        "warmup": (lambda: warmup(constant(lr), length), f"warmup({lr!r}, duration={length})"),
+    }
+    make, code = made[kind]
+    schedule = make()
+    code = "unhinge.theory." + code
+    if ratio == 1:
+        return schedule, code
+    return (ratio * schedule, schedule), f"({ratio!r} * (r := {code}), r)"
+
+
+def runs_out(state: State) -> bool:
+    """Whether the rate falls to zero, so that training stops by itself."""
+    return state.word("schedule") in ("cosine", "step", "exponential")
+
+
+def nice_length(steps: float) -> int:
+    """The next length of a few digits that 200 divides, from 200 on.
+
+    Example:
+        >>> nice_length(1286.0), nice_length(3.0)
+        (1400, 200)
+    """
+    if not steps > SAMPLES:
+        return SAMPLES
+    parts = steps / SAMPLES
+    digit = 10.0 ** max(0, math.floor(math.log10(parts)) - 1)
+    return SAMPLES * int(digit * math.ceil(parts / digit))
+
+
+def times(length: int, discrete: bool) -> tuple[Tensor, str]:
+    """The moments shown and the Python that makes them: 201 times of the flow, or at most 201 whole steps."""
+    if not discrete:
+        return torch.linspace(0, length, SAMPLES + 1, dtype=torch.float64), (
+            f"torch.linspace(0, {length}, {SAMPLES + 1}, dtype=torch.float64)"
+        )
+    stride = max(1, length // SAMPLES)
+    return torch.arange(0, length + 1, stride), f"torch.arange(0, {length + 1}, {stride})"
+
+
+def stride_for(cost: float, budget: float, samples: int = SAMPLES) -> int:
+    """Ask at every how-many-th moment, so that `cost` per moment stays within `budget` (but at 11 moments at least).
+
+    Example:
+        >>> stride_for(1.0, budget=1000.0), stride_for(1.0, budget=20.0)
+        (1, 10)
+    """
+    affordable = max(budget / cost, 11)
+    for stride in (1, 2, 4, 5, 8, 10):
+        if samples / stride <= affordable:
+            return stride
+    return 20

@@ -1,0 +1,172 @@
+"""What is plotted is what the library says: the five lines of Python give the plotted numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import Phase, assume, example, given, settings
+
+from unhinge import LayerPeeled
+from unhinge.web.accuracy import accuracy
+from unhinge.web.address import default_state
+from unhinge.web.app import VIEWS
+from unhinge.web.modes import exponents
+from unhinge.web.panels import Answer
+
+from web.strategies_web import small_states  # isort: skip
+
+FREE, SPHERE, NOISE = VIEWS
+QUICK = (Phase.explicit, Phase.generate)  # a failing state is small enough to read, and shrinking it takes minutes
+
+
+def tensor(values):
+    return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
+
+
+def assert_code_gives_what_is_plotted(answer: Answer, rounding: float = 1e-9) -> None:
+    for key, panel in answer.panels.items():
+        names: dict = {}
+        exec(panel.code, names)
+        curves = names["curves"]
+        for curve in panel.curves:
+            x, y = (torch.as_tensor(part).double() for part in curves[curve.name])
+            y = torch.where(torch.isfinite(y), y, torch.nan)
+            torch.testing.assert_close(tensor(curve.x), x, rtol=1e-14, atol=0, msg=f"{key}, {curve.name}: x")
+            torch.testing.assert_close(
+                tensor(curve.y), y, rtol=rounding, atol=1e-14, equal_nan=True, msg=f"{key}, {curve.name}: y"
+            )
+        if panel.moving is not None:
+            for place, (name, _, _) in enumerate(panel.moving.groups):
+                if name in curves:
+                    shown = torch.tensor([frame[place] for frame in panel.moving.frames], dtype=torch.float64).mT
+                    torch.testing.assert_close(shown, curves[name][1][: len(shown)], rtol=0, atol=1e-4)
+
+
+def solved(view, state):
+    """The answer; states that the view refuses with a sentence are not of interest here."""
+    try:
+        return view.solve(state)
+    except ValueError as error:
+        assume(False)
+        raise AssertionError from error
+
+
+@settings(max_examples=12, phases=QUICK)
+@example(default_state("free", FREE.controls))
+@example(default_state("free", FREE.controls).replaced(optimizer="descent", momentum=0.9, nesterov="yes"))
+@example(default_state("free", FREE.controls).replaced(schedule="cosine", length=300, optimizer="descent"))
+@example(default_state("free", FREE.controls).replaced(profile="tail", start="etf", gamma=0.4, axes="3"))
+@given(small_states("free", FREE.controls, start="random"))
+def test_free_curves_come_from_five_lines_of_python(state):
+    assert_code_gives_what_is_plotted(solved(FREE, state))
+
+
+@settings(max_examples=8, phases=QUICK)
+@example(default_state("sphere", SPHERE.controls))
+@example(default_state("sphere", SPHERE.controls).replaced(prototypes="random", axes="3", optimizer="flow"))
+@given(small_states("sphere", SPHERE.controls, schedule="constant"))
+def test_curves_on_the_sphere_come_from_five_lines_of_python(state):
+    assert_code_gives_what_is_plotted(solved(SPHERE, state))
+
+
+@settings(max_examples=8, phases=QUICK)
+@example(default_state("noise", NOISE.controls))
+@example(default_state("noise", NOISE.controls).replaced(profile="step", noise=0.2))
+@given(small_states("noise", NOISE.controls, start="random"))
+def test_curves_with_noise_and_imbalance_come_from_five_lines_of_python(state):
+    assert_code_gives_what_is_plotted(solved(NOISE, state))
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.key)
+def test_the_lines_are_few(view):
+    answer = view.solve(default_state(view.key, view.controls))
+    for key, panel in answer.panels.items():
+        assert len(panel.code.splitlines()) <= (8 if key == "moving" else 6), panel.code
+
+
+@settings(max_examples=15)
+@given(small_states("free", FREE.controls, start="random", schedule="constant"))
+def test_the_quick_accuracy_is_that_of_the_path(state):
+    from unhinge.web.view_free import solve_free
+
+    path = solve_free(state).path
+    moments = torch.tensor([0, 1, 3, 10, 50, 200, 1000, 10**9])
+    moments = moments if path.discrete else moments.double()
+    assert torch.equal(accuracy(path, moments), path.accuracy(moments))
+
+
+def test_the_quick_accuracy_covers_weights_that_balance():
+    torch.manual_seed(3)
+    labels = torch.arange(4).repeat_interleave(torch.tensor([40, 9, 3, 1]))[torch.randperm(53)]
+    features, weight = torch.randn(53, 6).double(), torch.randn(4, 6).double()
+    path = LayerPeeled(labels, 4, gamma=0.7, class_weight="sqrt").flow(features, weight)
+    moments = torch.tensor([0.0, 5, 50, 500, 1e4], dtype=torch.float64)
+    assert torch.equal(accuracy(path, moments), path.accuracy(moments))
+
+
+@settings(max_examples=30)
+@given(small_states("free", FREE.controls, start="random", schedule="constant"))
+def test_the_largest_exponent_shown_is_the_growth_of_the_path(state):
+    from unhinge.web.view_free import solve_free
+
+    solved_path = solve_free(state)
+    lr = state.number("lr")
+    shown = exponents(
+        solved_path.problem.singular_values,
+        (lr * state.number("s"), lr),
+        (state.number("feature_decay"), state.number("weight_decay")),
+        state.word("optimizer"),
+        state.number("momentum"),
+        state.word("nesterov") == "yes",
+    ).max()
+    growth = solved_path.path.growth()
+    assume(growth > 0)  # where all decays, a start without modes may lead; and steps may overshoot
+    torch.testing.assert_close(shown, growth, rtol=1e-9, atol=1e-12)
+
+
+def test_the_words_name_the_failure_above_the_threshold():
+    state = default_state("free", FREE.controls).replaced(gamma=0.3)
+    answer = FREE.solve(state)
+    assert "γ is above 2/(C-2) = 0.25" in answer.headline
+    assert "1/C = 10 %" in answer.headline
+    assert answer.tone == "bad"
+    accuracies = answer.panels["accuracy"].curves[0].y
+    assert accuracies[-1] == pytest.approx(0.1)
+
+
+def test_the_numbers_beside_the_curves_are_those_of_the_library():
+    state = default_state("free", FREE.controls).replaced(optimizer="descent", feature_decay=0.01, weight_decay=0.02)
+    numbers = {entry.label: entry.value for entry in FREE.solve(state).numbers}
+    rows = torch.randn(60, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    problem = LayerPeeled(torch.arange(10).repeat_interleave(5), 10, feature_decay=0.01, weight_decay=0.02)
+    path = problem.descent(rows[:50], rows[50:], lr=0.1)
+    assert float(numbers["critical decay"]) == pytest.approx(problem.critical_decay.item(), rel=5e-3)
+    assert float(numbers["fastest γ"]) == pytest.approx(problem.best_gamma(), rel=1e-3)
+    assert numbers["to 0.001"] == f"{path.time_to(1e-3).item():,.0f} steps"
+
+
+def test_weights_undo_the_collapse_of_small_classes():
+    answer = NOISE.solve(default_state("noise", NOISE.controls))
+    left = {curve.name: [y for y in curve.y if y is not None] for curve in answer.panels["limit"].curves}
+    assert min(left["plain"]) < 0.1
+    assert min(left["with weights"]) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("view", "changes", "words"),
+    [
+        (FREE, {"classes": 1000, "per_class": 1000}, "numbers; this page takes"),
+        (FREE, {"start": "etf", "classes": 50, "dim": 8}, "simplex ETF"),
+        (FREE, {"profile": "own", "counts": "3, x"}, "whole numbers"),
+        (FREE, {"profile": "own", "counts": "3"}, "at least two"),
+        (FREE, {"start": "own"}, "choose an .npz"),
+        (FREE, {"schedule": "cosine", "optimizer": "descent", "momentum": 0.9, "length": 10**6}, "step by step"),
+        (NOISE, {"noise": 0.95}, "labels say nothing"),
+        (SPHERE, {"classes": 100, "dim": 20}, "Raise p"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_a_sentence(view, changes, words):
+    with pytest.raises(ValueError, match=words):
+        view.solve(default_state(view.key, view.controls).replaced(**changes))
