@@ -101,8 +101,8 @@ def test_words_tell_what_fails(page, served):
 
 
 def test_a_slider_answers_within_a_quarter_second_at_the_papers_size(page, served):
-    """By the clock where UNHINGE_TIMED=1 says that the machine is idle. Elsewhere the clock measures the neighbours, and
-    only a gross slow-down of the processor time (server, and the page's own thread) fails.
+    """By the clock where UNHINGE_TIMED=1 says that the machine is idle. Elsewhere the clock measures the neighbours,
+    and only a gross slow-down of the processor time (server, and the page's own thread) fails.
     """
     visit(page, served + PAPER)
     chrome = page.context.new_cdp_session(page)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unhinge.cli import explore, reproduce, train, verify
+from unhinge.cli import explore, predict, reproduce, train, verify
 
 __all__ = ["app", "main"]
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for module in (verify, reproduce, train, explore):
+for module in (verify, reproduce, train, predict, explore):
     module.add_to(app)
 
 

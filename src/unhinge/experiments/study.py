@@ -92,7 +92,7 @@ class Judgement:
     @property
     def text(self) -> str:
         p = "" if self.p_value is None else f", p = {self.p_value:.2g}"
-        return f"{self.verdict}: {100 * self.difference:+.2f} points{p}, {self.seeds} seeds"
+        return f"{100 * self.difference:+.2f} points{p}, {self.seeds} seeds"
 
 
 def quantity_of(measured: Mapping[str, Any], quantity: str) -> float | None:

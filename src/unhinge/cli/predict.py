@@ -1,0 +1,133 @@
+"""`unhinge predict`: what training will do to your own features."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unhinge.cli.output import refuse, writable
+
+if TYPE_CHECKING:
+    from unhinge.prediction import Prediction, Recommendation
+
+__all__ = ["add_to"]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(
+        epilog="Examples:  [bold]unhinge predict features.npz[/]  ·  "
+        "[bold]unhinge predict features.npz --weight-decay 5e-4 --feature-decay 1e-5 --out prediction[/]  ·  "
+        "[bold]unhinge predict features.safetensors --json[/]"
+    )(predict)
+
+
+def predict(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FEATURES",
+            help="An .npz, .safetensors or .pt with features (n, p), labels (n,), and if you like weight (C, p) and "
+            "bias (C,).",
+        ),
+    ],
+    gamma: Annotated[
+        float | None, typer.Option(help="Weight of the other logits.", show_default="1/(C-1), the fastest")
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help="Learning rate of features and head; the recommendation keeps it if it is given.", show_default="0.1"
+        ),
+    ] = None,
+    feature_decay: Annotated[float, typer.Option(help="Decay of the features.")] = 0.0,
+    weight_decay: Annotated[float, typer.Option(help="Decay of the head.")] = 0.0,
+    distance: Annotated[
+        float, typer.Option(help="How near to the final direction counts as collapsed, between 0 and 2.")
+    ] = 0.1,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Examples per step, for the epochs.", show_default="all of them")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the figure, the page and the numbers.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")] = False,
+) -> None:
+    """Predict what training does to given features: limit, rate, time to collapse, critical decay, imbalance, gamma.
+
+    Every answer is exact for free features under the unhinged loss. With --out a one-page report.html, the figure as
+    PNG and PDF, and prediction.json are written; otherwise nothing is. The exit code is 2 for a file or an argument
+    that cannot be used.
+    """
+    from unhinge.prediction import predict as ask
+    from unhinge.prediction import recommend
+
+    folder = None if out is None else writable(out)
+    try:
+        found = ask(
+            file,
+            gamma=gamma,
+            lr=0.1 if lr is None else lr,
+            feature_decay=feature_decay,
+            weight_decay=weight_decay,
+            distance=distance,
+        )
+        advice = recommend(found, distance=distance, lr=lr, batch=batch)
+    except (ValueError, MemoryError) as error:
+        refuse(" ".join(str(error).split()) or "there is not enough memory for this file.")
+    page = None
+    if folder is not None:
+        from unhinge.prediction.report import write_report
+
+        page = write_report(found, advice, folder, f"What training will do to {file.name}")
+    if json:
+        record = {"file": str(file), **found.as_dict(), "recommendation": advice.as_dict()}
+        typer.echo(jsonlib.dumps(record, indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    _print(found, advice)
+    if page is not None:
+        typer.echo(f"Report: {page}  ·  figure: {page.parent}/prediction.png, .pdf  ·  numbers: prediction.json")
+
+
+def _print(found: Prediction, advice: Recommendation) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from unhinge.prediction.report import collapse_rows
+    from unhinge.prediction.words import CAVEAT, number, steps
+
+    console = Console(highlight=False)
+    setting = found.setting
+    console.print(
+        f"[bold]{setting.num_samples:,} examples, {setting.num_classes:,} classes, {setting.dim:,} dimensions[/]; "
+        f"gamma {number(setting.gamma)}, rate {number(setting.lr)}, decays {number(setting.feature_decay)} (features) "
+        f"and {number(setting.weight_decay)} (head). Head: {setting.head}."
+    )
+    for sentence in found.findings:
+        console.print(f"• {sentence}", markup=False)
+    table = Table(pad_edge=False, title="Neural collapse", title_justify="left")
+    for name in ("measure", "now", f"at {setting.distance:g}", "limit"):
+        table.add_column(name, justify="left" if name == "measure" else "right")
+    for row in collapse_rows(found):
+        table.add_row(*row)
+    console.print(table)
+    table = Table(pad_edge=False, title="Spectrum", title_justify="left")
+    for name in ("singular value", "modes", "growth per step"):
+        table.add_column(name, justify="right")
+    for mode in found.spectrum[:8]:
+        table.add_row(number(mode.singular_value), str(mode.multiplicity), number(mode.growth))
+    if len(found.spectrum) > 8:
+        table.add_row(f"and {len(found.spectrum) - 8} more", "", "")
+    console.print(table)
+    console.print("Time to a distance: " + ", ".join(f"{one:g}: {steps(time)}" for one, time in found.times.items()))
+    console.print(f"[bold]To reach the distance {advice.distance:g}:[/]")
+    for name, value in (
+        ("gamma", number(advice.gamma)),
+        ("decay", f"{number(advice.feature_decay)} of features and of weights"),
+        ("lr", number(advice.lr)),
+        ("class_weight", "none" if advice.class_weight is None else "n_c^(-1/2)"),
+        ("epochs", f"{advice.epochs:,}"),
+    ):
+        console.print(f"  {name} {value}: {advice.reasons[name]}", markup=False)
+    console.print(CAVEAT, style="dim")

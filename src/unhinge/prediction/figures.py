@@ -1,0 +1,144 @@
+"""One figure of all answers: distance, norms, collapse, spectrum, gamma, and the classes in the limit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unhinge.experiments.plotting import COLORS, MARKERS, STYLE
+from unhinge.prediction.analysis import Prediction, rate_at
+from unhinge.prediction.representatives import ending
+
+__all__ = ["draw", "save"]
+
+POINTS = 241
+BLUE, RED, GREEN = COLORS[:3]
+
+
+def draw(found: Prediction, title: str) -> Any:
+    """The figure of a prediction."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10, 6.2), layout="constrained")
+        figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+        axes = figure.subplots(2, 3)
+        time = _times(found)
+        panels = (_distance, _norms, _collapse)
+        for axis, panel in zip(axes[0], panels, strict=True):
+            panel(axis, found, time)
+            axis.set_xlabel("step")
+        for axis, panel_of in zip(axes[1], (_spectrum, _gamma, _classes), strict=True):
+            panel_of(axis, found)
+        for axis, letter in zip(axes.flat, "abcdef", strict=True):
+            axis.set_title(f"({letter}) {axis.get_title()}", loc="left")
+            axis.title.set_text("")
+    return figure
+
+
+def save(figure: Any, folder: Path) -> None:
+    """prediction.png and prediction.pdf, without dates so that the same figure is the same file."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(folder / "prediction.png", dpi=160, metadata={"Software": None})
+        figure.savefig(folder / "prediction.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
+
+
+def _times(found: Prediction) -> torch.Tensor:
+    """Until a little after the wanted distance; where it is never or at once reached, ten times 1/rate."""
+    end = found.times[found.setting.distance] * 1.4
+    if not math.isfinite(end) or end <= 0:
+        end = 10 / -found.rate if math.isfinite(found.rate) and found.rate < 0 else 100.0
+    return torch.linspace(0, end, POINTS, dtype=torch.float64)
+
+
+def _distance(axis: Any, found: Prediction, time: torch.Tensor) -> None:
+    values = found.path.distance(time).double().numpy()
+    axis.plot(time, np.maximum(values, 1e-16), color=BLUE, label="exact")
+    if math.isfinite(found.rate):
+        slope = values[-1] * np.exp(found.rate * (time.numpy() - time[-1].item()))
+        shown = slope <= 2
+        axis.plot(time[shown], slope[shown], color="#333333", ls=(0, (5, 2)), lw=1, label=f"rate {found.rate:.3g}")
+    wanted, when = found.setting.distance, found.times[found.setting.distance]
+    if math.isfinite(when):
+        axis.plot([when], [wanted], "o", color=RED, mfc="white", label=f"{wanted:g} after {math.ceil(when):,}")
+    axis.set(yscale="log", title="distance from the limit")
+    axis.legend(frameon=False)
+
+
+def _norms(axis: Any, found: Prediction, time: torch.Tensor) -> None:
+    # relative to the start, in the logarithm that never overflows
+    logs = found.path.log_norm(time).double().numpy()
+    axis.plot(time, (logs - logs[0]) / math.log(10), color=BLUE, label="exact")
+    slope = (logs[-1] - logs[0] + found.growth * (time.numpy() - time[-1].item())) / math.log(10)
+    axis.plot(time, slope, color="#333333", ls=(0, (5, 2)), lw=1, label=f"growth {found.growth:.3g}")
+    axis.set(title=f"log10 of |Z| over its start: {found.outcome}")
+    axis.legend(frameon=False)
+
+
+def _collapse(axis: Any, found: Prediction, time: torch.Tensor) -> None:
+    few = time[::8]
+    measures = found.path.collapse(few)
+    names = {"nc1_ratio": "NC1 (ratio)", "nc2_angle_features": "NC2, angles of means", "nc3": "NC3, self-duality"}
+    for (key, name), color, marker in zip(names.items(), COLORS, MARKERS, strict=False):
+        values = np.maximum(measures[key].double().numpy(), 1e-16)
+        known = np.isfinite(values)
+        axis.plot(few[known], values[known], color=color, marker=marker, mfc="white", ms=3.5, markevery=4, label=name)
+    axis.set(yscale="log", title="neural collapse")
+    axis.legend(frameon=False)
+
+
+def _spectrum(axis: Any, found: Prediction) -> None:
+    values = np.repeat([mode.singular_value for mode in found.spectrum], [mode.multiplicity for mode in found.spectrum])
+    axis.plot(np.arange(1, len(values) + 1), values, "o", color=BLUE, mfc="white", ms=4.5)
+    setting = found.setting
+    decay = math.sqrt(setting.feature_decay * setting.weight_decay)
+    if decay:
+        axis.axhline(decay, color=RED, ls="-.", lw=0.9, label=f"decay {decay:.3g}: modes below die")
+        axis.legend(frameon=False)
+    axis.set(xlabel="mode", title=f"singular values; critical decay {found.critical_decay:.3g}")
+    axis.set_ylim(bottom=-0.03 * found.critical_decay)
+
+
+def _gamma(axis: Any, found: Prediction) -> None:
+    setting, classes = found.setting, found.setting.num_classes
+    # beyond 2/(C-2) the speed is that of another, useless limit
+    edge = 2 / (classes - 2) if classes > 2 else 3.0
+    grid = np.linspace(0, edge, 200)
+    unit = _unit(found)
+    rates = [-setting.lr * rate_at(g, classes, unit, setting.feature_decay, setting.weight_decay) for g in grid]
+    axis.plot(grid, rates, color=BLUE)
+    if math.isfinite(found.best_gamma):
+        axis.plot([found.best_gamma], [-found.best_rate], "s", color=GREEN, label=f"best {found.best_gamma:.4g}")
+    axis.axvline(min(setting.gamma, 1.05 * edge), color=RED, ls="-.", lw=0.9, label=f"now {setting.gamma:.4g}")
+    words = "speed over γ" if found.cure is None else "speed over γ, with the cure"
+    axis.set(xlabel="γ", title=words)
+    axis.legend(frameon=False)
+
+
+def _unit(found: Prediction) -> float:
+    """The leading singular value per 1 + gamma, with balance restored: 1/(C sqrt(N)) for N examples of each class."""
+    counts = np.asarray(found.setting.counts, dtype=float)
+    return float(1 / np.sqrt(counts).sum())
+
+
+def _classes(axis: Any, found: Prediction) -> None:
+    order = np.argsort(-np.asarray(found.setting.counts), kind="stable")
+    place = np.arange(1, len(order) + 1)
+    axis.plot(place, np.asarray(found.limit.sizes)[order], "o", color=RED, mfc="white", ms=4.5, label="as it is")
+    if found.cure is not None:
+        counts = torch.tensor(found.setting.counts, dtype=torch.float64)
+        setting = found.setting
+        cured = ending(found.measured, setting.gamma, setting.feature_decay, setting.weight_decay, counts.rsqrt())
+        axis.plot(place, np.asarray(cured.sizes)[order], "s", color=GREEN, mfc="white", ms=4.5, label="cured")
+    axis.set(xlabel="class, largest first", title="|class mean| in the limit")
+    axis.set_ylim(bottom=0)
+    axis.legend(frameon=False)

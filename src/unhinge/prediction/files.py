@@ -1,0 +1,270 @@
+"""Features and labels from a file: read without executing anything, sizes looked at before they are believed.
+
+``.npz`` (numpy), ``.safetensors`` and ``.pt``/``.pth`` (a dictionary of tensors, read with ``weights_only``).
+Whatever is wrong with a file ends in one :class:`FileError` with one line.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["FeatureFile", "FileError", "read_features"]
+
+LARGEST_BYTES = 16 * 2**30  # of a file, and of what it unpacks to
+LARGEST_NUMBERS = 2**32  # in one array
+LARGEST_PROTOTYPES = 2**27  # numbers of a (C, p) matrix, of which several are kept
+MOST_CLASSES = 10_000  # a C x C Gram matrix of this size has 800 MB
+LARGEST_VALUE = 1e100  # squares must not overflow
+
+NAMES = {
+    "features": ("features",),
+    "labels": ("labels", "target", "targets"),
+    "weight": ("weight",),
+    "bias": ("bias",),
+}
+WANTED = "features (n, p) and labels (n,), and if you like weight (C, p) and bias (C,)"
+
+
+class FileError(ValueError):
+    """A file that cannot be used; the message says why, in one line."""
+
+
+@dataclass(frozen=True)
+class FeatureFile:
+    """What a file holds: checked, finite, in the precision it was stored in."""
+
+    features: Tensor  # (n, p) float
+    labels: Tensor  # (n,) int64
+    weight: Tensor | None = None  # (C, p) float64
+    bias: Tensor | None = None  # (C,) float64
+
+    @property
+    def num_classes(self) -> int:
+        """Rows of `weight`, entries of `bias`, or the largest label plus one."""
+        for part in (self.weight, self.bias):
+            if part is not None:
+                return len(part)
+        return int(self.labels.max()) + 1
+
+
+def read_features(path: str | Path) -> FeatureFile:
+    """The arrays of a file, by its suffix; a :class:`FileError` says what is missing or wrong.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "features.npz"
+        ...     np.savez(file, features=np.eye(4), labels=np.array([0, 0, 1, 1]))
+        ...     found = read_features(file)
+        >>> tuple(found.features.shape), found.num_classes, found.weight
+        ((4, 4), 2, None)
+    """
+    file = Path(path)
+    reader = READERS.get(file.suffix.lower())
+    if reader is None:
+        raise FileError(f"{file.name} is none of {', '.join(READERS)}. Write one of these with {WANTED}.")
+    try:
+        size = file.stat().st_size
+        if not file.is_file():
+            raise FileError(f"{file} is not a file.")
+        if size > LARGEST_BYTES:
+            raise FileError(f"{file.name} has {size:,} bytes; at most {LARGEST_BYTES:,} are read.")
+        found = reader(file)
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"cannot read {file}: {error.strerror or one_line(error)}.") from None
+    except Exception as error:  # a damaged file fails in many ways: struct, zlib, EOF, unpickling, unsupported methods
+        raise FileError(f"{file.name} is damaged or of another kind ({type(error).__name__}).") from None
+    return checked(found)
+
+
+def one_line(error: object, most: int = 200) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+# ---- the three formats ---------------------------------------------------------------------------------------------
+
+
+def _npz(file: Path) -> dict[str, Any]:
+    if not zipfile.is_zipfile(file):
+        raise FileError(
+            f"{file.name} is no .npz: it is not a zip archive, or it is cut off. Write it with numpy.savez."
+        )
+    with zipfile.ZipFile(file) as archive:
+        _check_unpacked(archive, file)
+        names = {name.removesuffix(".npy") for name in archive.namelist()}
+        return {key: _npy(archive, f"{name}.npy", key) for key, name in _chosen(names, file).items()}
+
+
+def _npy(archive: zipfile.ZipFile, name: str, key: str) -> np.ndarray[Any, Any]:
+    """One array, after its header has been compared with the size of its entry: numpy allocates what a header says."""
+    entry = archive.getinfo(name)
+    with archive.open(entry) as stream:
+        raw = io.BytesIO(stream.read(1 << 16))
+    version = np.lib.format.read_magic(raw)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(raw)
+    if dtype.hasobject:
+        raise FileError(f"{key} holds Python objects, which are not read; save it as numbers.")
+    stored = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or stored != entry.file_size - raw.tell():
+        raise FileError(f"{key} is damaged: its header speaks of {stored:,} bytes, its entry does not hold them.")
+    with archive.open(entry) as stream:
+        array: np.ndarray[Any, Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return array
+
+
+def _safetensors(file: Path) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as archive:
+        return {key: archive.get_tensor(name) for key, name in _chosen(set(archive.keys()), file).items()}
+
+
+def _pt(file: Path) -> dict[str, Any]:
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            _check_unpacked(archive, file)
+    try:
+        with warnings.catch_warnings():  # of unusual pickles, which are refused anyway
+            warnings.simplefilter("ignore")
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        objects = "weights_only" in str(error) or "Weights only" in str(error)
+        reason = "it holds more than tensors, and nothing else is read" if objects else type(error).__name__
+        raise FileError(f"{file.name} cannot be read as a dictionary of tensors: {reason}.") from None
+    if not isinstance(found, dict):
+        raise FileError(f"{file.name} holds a {type(found).__name__}, not a dictionary of tensors with {WANTED}.")
+    names = {name for name in found if isinstance(name, str)}
+    return {key: found[name] for key, name in _chosen(names, file).items()}
+
+
+READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    ".npz": _npz,
+    ".safetensors": _safetensors,
+    ".pt": _pt,
+    ".pth": _pt,
+}
+
+
+def _check_unpacked(archive: zipfile.ZipFile, file: Path) -> None:
+    unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > LARGEST_BYTES:
+        raise FileError(f"{file.name} unpacks to {unpacked:,} bytes; at most {LARGEST_BYTES:,} are read.")
+
+
+def _chosen(names: set[str], file: Path) -> dict[str, str]:
+    """By key, the name it has in the file."""
+    found: dict[str, str] = {}
+    for key, aliases in NAMES.items():
+        for name in aliases:
+            if name in names and key not in found:
+                found[key] = name
+    missing = [key for key in ("features", "labels") if key not in found]
+    if missing:
+        shown = one_line(", ".join(sorted(names)[:8])) or "nothing"
+        raise FileError(f"{file.name} has no {' and no '.join(missing)}; it holds {shown}. It needs {WANTED}.")
+    return found
+
+
+# ---- what the arrays must be ---------------------------------------------------------------------------------------
+
+
+def checked(found: dict[str, Any]) -> FeatureFile:
+    """Tensors of fitting shapes, finite, with labels in range and an example of every class."""
+    features = _numbers("features", found["features"], 2)
+    if 0 in features.shape:
+        raise FileError(f"features must be (n, p) with at least one example, got shape {tuple(features.shape)}.")
+    labels = _labels(found["labels"], len(features))
+    weight, bias = (
+        None if found.get(key) is None else _numbers(key, found[key], ndim).double()
+        for key, ndim in (("weight", 2), ("bias", 1))
+    )
+    dim = features.shape[1]
+    if weight is not None and weight.shape[1] != dim:
+        raise FileError(f"weight must be (C, {dim}), as features are (n, {dim}), got shape {tuple(weight.shape)}.")
+    if weight is not None and bias is not None and len(bias) != len(weight):
+        raise FileError(f"bias must have {len(weight)} entries, one per row of weight, got {len(bias)}.")
+    file = FeatureFile(features, labels, weight, bias)
+    low, high, classes = int(labels.min()), int(labels.max()), file.num_classes
+    if low < 0 or high >= classes:
+        raise FileError(f"labels must lie in 0 .. {classes - 1}, got values from {low} to {high}.")
+    if not 2 <= classes <= MOST_CLASSES or classes * dim > LARGEST_PROTOTYPES:
+        raise FileError(
+            f"there must be from 2 to {MOST_CLASSES:,} classes, and C p at most {LARGEST_PROTOTYPES:,}; "
+            f"got C = {classes:,} and p = {dim:,}."
+        )
+    empty = (torch.bincount(labels, minlength=classes) == 0).nonzero().flatten().tolist()
+    if empty:
+        shown = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
+        raise FileError(f"every class needs an example, but {len(empty)} of {classes} have none: {shown}.")
+    return file
+
+
+def _numbers(name: str, value: Any, ndim: int) -> Tensor:
+    kind = value.dtype if isinstance(value, Tensor | np.ndarray) else type(value).__name__
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+        # half, single and double stay what they are; other widths and byte orders become double
+        plain = value.dtype.kind == "f" and value.dtype.itemsize <= 8
+        wide = value.dtype.newbyteorder("=") if plain else np.dtype(np.float64)
+        with np.errstate(over="ignore"):
+            value = torch.from_numpy(np.ascontiguousarray(value, dtype=wide).reshape(value.shape))
+    if (
+        not isinstance(value, Tensor)
+        or value.is_complex()
+        or value.dtype == torch.bool
+        or value.layout != torch.strided
+    ):
+        raise FileError(f"{name} must hold real numbers, got {kind}.")
+    if value.is_quantized:
+        raise FileError(f"{name} must hold real numbers, got {kind}; dequantize them first.")
+    if value.ndim != ndim or value.numel() > LARGEST_NUMBERS:
+        wanted = {"features": "(n, p)", "weight": "(C, p)", "bias": "(C,)"}[name]
+        raise FileError(
+            f"{name} must have shape {wanted} and at most {LARGEST_NUMBERS:,} numbers, got {_shape(value)}."
+        )
+    tensor = value.detach()
+    tensor = tensor.double() if tensor.dtype not in FLOATS else tensor
+    largest = max(
+        (part.abs().max().double().item() for part in tensor.flatten().split(1 << 22) if len(part)), default=0.0
+    )
+    if not largest <= LARGEST_VALUE or bool(torch.isnan(tensor).any()):
+        raise FileError(f"{name} holds NaN, infinite or huge values; find where they come from, or scale them, first.")
+    return tensor.contiguous()
+
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def _labels(value: Any, size: int) -> Tensor:
+    kind = value.dtype if isinstance(value, Tensor | np.ndarray) else type(value).__name__
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        if value.dtype.itemsize == 8 and value.dtype.kind == "u" and value.size and value.max() > MOST_CLASSES:
+            raise FileError(f"labels must lie in 0 .. C - 1, got values up to {value.max()}.")
+        value = torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64).reshape(value.shape))
+    if not isinstance(value, Tensor) or value.dtype not in WHOLE or value.layout != torch.strided:
+        raise FileError(
+            f"labels must be whole numbers of an integer dtype, got {kind}. Soft labels: give the most probable class."
+        )
+    if value.shape != (size,):
+        raise FileError(f"labels must have shape ({size},), one per example, got {_shape(value)}.")
+    return value.to(torch.int64).contiguous()
+
+
+def _shape(value: Tensor) -> str:
+    return f"shape {tuple(value.shape)}"

@@ -1,0 +1,133 @@
+"""One pass over features and labels: all that the predictions need, in memory that does not depend on n."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unhinge.metrics.collapse import CollapseSummary
+from unhinge.prediction.files import FeatureFile, checked
+from unhinge.theory.summary import HardSummary
+from unhinge.theory.validation import check_counts
+
+__all__ = ["Measured", "measure", "measure_arrays", "measure_file"]
+
+BATCH = 8192  # examples of a file looked at together
+WIDEST_COVARIANCE = 4096  # beyond it nc1, which needs p x p, is left out
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Class sums and scatter of the features, the head on them, and how far they have collapsed."""
+
+    classes: HardSummary  # float64
+    weight: Tensor | None  # (C, p) float64, CPU; None if there was no head
+    bias: Tensor | None  # (C,) float64, CPU
+    collapse: dict[str, float]
+    accuracy: float | None  # of the head, now
+
+    @property
+    def counts(self) -> Tensor:
+        return self.classes.counts
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes.counts)
+
+    @property
+    def size(self) -> int:
+        return self.classes.size
+
+    @property
+    def dim(self) -> int:
+        return self.classes.sums.shape[1]
+
+    @property
+    def start_weight(self) -> Tensor:
+        """The head, or zeros in its place: the class means alone then decide where the path goes."""
+        return torch.zeros_like(self.classes.sums) if self.weight is None else self.weight
+
+    @property
+    def head_words(self) -> str:
+        """Which head the predictions start from, and why."""
+        if self.weight is not None:
+            return "the weight given" + ("" if self.bias is None else ", with its bias")
+        return (
+            "none was given, so a head of zeros was taken: it adds nothing of its own, and the class means alone "
+            "decide the path. What a head alone can tell (NC3, NC4, accuracy) is left out"
+        )
+
+
+@torch.no_grad()
+def measure(
+    batches: Callable[[], Batches],
+    num_classes: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    nc4: bool = True,
+) -> Measured:
+    """Stream `(features (b, p), labels (b,))`: once for sums, and once more for ``nc4``, which needs the class means.
+
+    Arguments:
+        batches: Called for each pass; yields pairs of tensors.
+        num_classes: :math:`C`.
+        weight: Prototypes :math:`(C, p)`.
+        bias: Biases :math:`(C,)`; only together with `weight`.
+        nc4: Make the second pass.
+
+    Example:
+        >>> x, y = torch.randn(12, 3), torch.arange(12) % 4
+        >>> found = measure(lambda: zip(x.split(5), y.split(5)), num_classes=4)
+        >>> found.size, found.counts.tolist(), found.accuracy
+        (12, [3, 3, 3, 3], None)
+    """
+    head = None if weight is None else weight.detach().to("cpu", torch.float64)
+    offset = None if bias is None or head is None else bias.detach().to("cpu", torch.float64)
+    whole: CollapseSummary | None = None
+    right = 0
+    for features, labels in batches():
+        keep = features.shape[-1] <= WIDEST_COVARIANCE
+        part = CollapseSummary.of(features, labels, num_classes, covariance=keep)
+        whole = part if whole is None else whole + part
+        if head is not None:
+            right += int((_logits(features, head, offset).argmax(1) == labels.cpu()).sum())
+    if whole is None:
+        raise ValueError("there are no batches; at least one pair (features, labels) is needed.")
+    check_counts(whole.counts)
+    # answers in float64, whatever the features came in
+    sums = whole.classes.sums.cpu()
+    classes = replace(whole.classes, counts=whole.counts.cpu(), sums=sums, dtype=torch.float64)
+    whole = replace(whole, classes=classes, directions=whole.directions.cpu(), norms=whole.norms.cpu())
+    collapse = {key: float(value) for key, value in whole.measures(head).items()}
+    accuracy = None
+    if head is not None:
+        accuracy = right / classes.size
+        if nc4:
+            apart = sum(int(whole.disagrees(features.cpu(), head, offset).sum()) for features, _ in batches())
+            collapse["nc4"] = apart / classes.size
+    return Measured(classes, head, offset, collapse, accuracy)
+
+
+def measure_file(file: FeatureFile) -> Measured:
+    """What a file that :func:`~unhinge.prediction.files.read_features` read has to say."""
+
+    def batches() -> Batches:
+        return zip(file.features.split(BATCH), file.labels.split(BATCH), strict=True)
+
+    return measure(batches, file.num_classes, file.weight, file.bias)
+
+
+def measure_arrays(features: Any, labels: Any, weight: Any = None, bias: Any = None) -> Measured:
+    """The same of arrays or tensors in memory."""
+    return measure_file(checked({"features": features, "labels": labels, "weight": weight, "bias": bias}))
+
+
+def _logits(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    logits = features.to("cpu", torch.float64) @ weight.mT
+    return logits if bias is None else logits + bias

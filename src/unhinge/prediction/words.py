@@ -1,0 +1,126 @@
+"""The answers in sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unhinge.prediction.analysis import Prediction, Weighting
+
+__all__ = ["CAVEAT", "findings", "number", "steps"]
+
+CAVEAT = (
+    "Exact for free features: each example's feature moves on its own (the layer-peeled model). A network's features "
+    "are tied by its parameters, so its times differ: take these as the best case, not as a schedule."
+)
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number for reading.
+
+    Example:
+        >>> number(0.123456), number(float("inf"))
+        ('0.1235', 'infinite')
+    """
+    return f"{value:.{digits}g}" if math.isfinite(value) else "infinite" if value > 0 else "-infinite"
+
+
+def steps(time: float) -> str:
+    """A time in steps.
+
+    Example:
+        >>> steps(1234.4), steps(float("inf"))
+        ('1,235 steps', 'never')
+    """
+    if math.isinf(time):
+        return "never"
+    return f"{math.ceil(time):,} steps" if time < 1e12 else f"{time:.3g} steps"
+
+
+def findings(found: Prediction) -> list[str]:
+    """Sentences, the most important first."""
+    setting = found.setting
+    said = [_collapsing(found), _limit(found), _norms(found)]
+    if found.cure is not None:
+        said += _imbalance(found)
+    else:
+        examples = f"{setting.counts[0]:,} example{'s' if setting.counts[0] != 1 else ''}"
+        said.append(f"The {setting.num_classes} classes have {examples} each: nothing to cure.")
+    said.append(_gamma(found))
+    return said
+
+
+def _collapsing(found: Prediction) -> str:
+    setting = found.setting
+    time = found.times[setting.distance]
+    if math.isinf(time):
+        return f"The direction never comes within {setting.distance:g} of its limit."
+    if time == 0:
+        return f"The state is already within {setting.distance:g} of the direction it ends in."
+    pace = (
+        "at once"
+        if math.isinf(found.rate)
+        else f"at the exponent {number(found.rate)} per step (half-life {steps(found.half_life)})"
+    )
+    return f"The direction comes within {setting.distance:g} of its limit after {steps(time)}, {pace}."
+
+
+def _limit(found: Prediction) -> str:
+    limit, classes = found.limit, found.setting.num_classes
+    share = f"{100 * limit.accuracy:.1f} % of the examples"
+    if limit.undecided == 1:
+        return "In the limit all classes share one direction and nothing tells them apart: gamma is too large."
+    words = (
+        f"In the limit {len(limit.right)} of {classes} classes, {share}, are classified right; the class means span "
+    )
+    words += f"{limit.rank} dimension{'s' if limit.rank != 1 else ''}"
+    if limit.undecided:
+        words += f", and {100 * limit.undecided:.1f} % of the examples lie in classes that vanish beside the others"
+    return words + "."
+
+
+def _norms(found: Prediction) -> str:
+    setting = found.setting
+    product = math.sqrt(setting.feature_decay * setting.weight_decay)
+    compare = f"critical decay {number(found.critical_decay)}, sqrt(feature_decay * weight_decay) = {number(product)}"
+    if found.outcome == "diverges":
+        return f"Norms grow without bound, doubling every {steps(found.doubling_time)} ({compare})."
+    if found.outcome == "vanishes":
+        return f"Norms shrink to zero, at the exponent {number(found.growth)} per step ({compare})."
+    return f"Norms settle at a finite value ({compare})."
+
+
+def _imbalance(found: Prediction) -> list[str]:
+    by_name = {one.name: one for one in found.weightings}
+    none, cure, inverse = by_name["none"], by_name["sqrt"], by_name["inverse"]
+    classes = found.setting.num_classes
+    if not cure.right_classes:
+        return [
+            f"The largest class has {found.imbalance:.4g} times the examples of the smallest, and no class weights "
+            "help at this gamma: no class is right in the limit."
+        ]
+    return [
+        f"The largest class has {found.imbalance:.4g} times the examples of the smallest. Without weights "
+        f"{_ends(none, classes)}: the smaller classes collapse.",
+        f"The cure is class weights n_c^(-1/2): {_ends(cure, classes)}, and the distance is reached after "
+        f"{steps(cure.time_to_distance)}. Inverse frequencies over-correct: {_ends(inverse, classes)}.",
+    ]
+
+
+def _ends(one: Weighting, classes: int) -> str:
+    return f"training ends with {one.right_classes} of {classes} classes right ({100 * one.limit_accuracy:.1f} %)"
+
+
+def _gamma(found: Prediction) -> str:
+    setting = found.setting
+    where = "" if found.cure is None else " (with the weights that restore balance)"
+    if math.isinf(found.best_gamma):
+        return "With two classes and unequal decays a larger gamma is always faster; there is no best one."
+    edge = 2 / (setting.num_classes - 2) if setting.num_classes > 2 else math.inf
+    words = f"The fastest gamma is {number(found.best_gamma)}, with the exponent {number(found.best_rate)} per step"
+    if setting.gamma > edge:
+        words += f"; {number(setting.gamma)} is beyond 2/(C-2) = {number(edge)}, where all classes end in one direction"
+    elif math.isclose(setting.gamma, found.best_gamma, rel_tol=1e-6):
+        words += ", and it is the one in use"
+    return words + where + "."

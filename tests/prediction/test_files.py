@@ -1,0 +1,209 @@
+"""Reading: what is there comes back, and whatever is wrong ends in one line."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prediction_makers import arrays
+from safetensors.torch import save_file
+
+from unhinge.prediction import FileError, read_features
+
+
+def npz(folder: Path, **content: object) -> Path:
+    file = folder / "features.npz"
+    np.savez(file, **content)  # type: ignore[arg-type]
+    return file
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_three_formats_give_the_same(tmp_path: Path, dtype: type):
+    content = arrays([3, 2, 4], dtype=dtype)
+    tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in content.items()}
+    save_file(tensors, tmp_path / "features.safetensors")
+    torch.save(tensors, tmp_path / "features.pt")
+    files = [npz(tmp_path, **content), tmp_path / "features.safetensors", tmp_path / "features.pt"]
+    for file in files:
+        found = read_features(file)
+        assert torch.equal(found.features, tensors["features"])
+        assert torch.equal(found.labels, tensors["labels"])
+        assert found.weight is not None
+        assert torch.equal(found.weight, tensors["weight"].double())
+        assert found.num_classes == 3
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<f8", ">i2", "u1", np.longdouble])
+def test_other_number_types_and_byte_orders_are_read(tmp_path: Path, dtype: str):
+    values = np.array([[1, 2], [3, 4], [5, 6]])
+    found = read_features(npz(tmp_path, features=values.astype(dtype), target=np.array([0, 1, 1], dtype=">u2")))
+    assert found.features.tolist() == values.tolist()
+    assert found.labels.tolist() == [0, 1, 1]
+
+
+GOOD = arrays([3, 3])
+BAD = {
+    "no labels": ({"features": GOOD["features"]}, "no labels"),
+    "no features": ({"labels": GOOD["labels"]}, "no features"),
+    "nothing": ({}, "no features and no labels"),
+    "one-dimensional features": ({**GOOD, "features": np.ones(6)}, "features must have shape (n, p)"),
+    "no examples": ({"features": np.ones((0, 3)), "labels": np.zeros(0, int)}, "at least one example"),
+    "too few labels": ({**GOOD, "labels": GOOD["labels"][:5]}, "labels must have shape (6,)"),
+    "fractional labels": ({**GOOD, "labels": GOOD["labels"] * 1.0}, "whole numbers"),
+    "negative labels": ({**GOOD, "labels": GOOD["labels"] - 1}, "0 .. 1, got values from -1"),
+    "labels out of range": ({**GOOD, "labels": GOOD["labels"] + 1}, "0 .. 1, got values from 1 to 2"),
+    "huge labels": ({**GOOD, "labels": np.full(6, 2**63, np.uint64)}, "got values up to 9223372036854775808"),
+    "too many classes": ({"features": np.ones((1, 1)), "labels": np.array([10**9])}, "classes"),
+    "an empty class": ({"features": np.ones((2, 3)), "labels": np.array([0, 2])}, "every class needs an example"),
+    "one class": ({"features": np.ones((2, 3)), "labels": np.array([0, 0])}, "from 2 to"),
+    "NaN": ({**GOOD, "features": np.full((6, 4), np.nan)}, "NaN"),
+    "infinite weight": ({**GOOD, "weight": np.full((2, 4), np.inf)}, "weight holds NaN, infinite"),
+    "huge values": ({**GOOD, "features": np.full((6, 4), 1e200)}, "huge"),
+    "wrong width": ({**GOOD, "weight": np.ones((2, 3))}, "weight must be (C, 4)"),
+    "wrong bias": ({**GOOD, "bias": np.ones(3)}, "bias must have 2 entries"),
+    "objects": ({**GOOD, "features": np.array([{}], dtype=object)}, "Python objects"),
+    "words": ({**GOOD, "features": np.array([["a"]])}, "real numbers"),
+    "complex": ({**GOOD, "features": np.ones((6, 4), complex)}, "real numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_npz_says_what_is_wrong_in_one_line(tmp_path: Path, name: str):
+    content, said = BAD[name]
+    with pytest.raises(FileError) as error:
+        read_features(npz(tmp_path, **content))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def damaged(folder: Path) -> dict[str, bytes]:
+    good = npz(folder, **GOOD).read_bytes()
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40, 2**10)})
+    liar = io.BytesIO()
+    with zipfile.ZipFile(liar, "w") as archive:
+        archive.writestr("features.npy", header.getvalue())
+        archive.writestr("labels.npy", b"")
+    return {
+        "empty": b"",
+        "text": b"features, labels\n",
+        "a pickle": pickle.dumps({"features": [1.0]}),
+        "cut off": good[: len(good) // 2],
+        "a byte turned over": good[:200] + bytes([good[200] ^ 255]) + good[201:],
+        "a header that claims petabytes": liar.getvalue(),
+    }
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pt"])
+@pytest.mark.parametrize("kind", ["empty", "text", "a pickle", "cut off", "a header that claims petabytes"])
+def test_a_damaged_file_is_refused(tmp_path: Path, kind: str, suffix: str):
+    file = tmp_path / f"bad{suffix}"
+    file.write_bytes(damaged(tmp_path)[kind])
+    with pytest.raises(FileError) as error:
+        read_features(file)
+    assert "\n" not in str(error.value)
+
+
+def test_a_byte_turned_over_is_found_by_its_checksum(tmp_path: Path):
+    file = tmp_path / "bad.npz"
+    file.write_bytes(damaged(tmp_path)["a byte turned over"])
+    with pytest.raises(FileError, match="damaged"):
+        read_features(file)
+
+
+class Harmful:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_pt_with_code_in_it_is_refused_and_not_run(tmp_path: Path):
+    file, mark = tmp_path / "bad.pt", tmp_path / "mark"
+    torch.save({"features": Harmful(mark)}, file)
+    with pytest.raises(FileError, match="more than tensors"):
+        read_features(file)
+    assert not mark.exists()
+
+
+def test_a_pt_of_a_tensor_alone_or_of_an_endless_view_is_refused(tmp_path: Path):
+    file = tmp_path / "bad.pt"
+    torch.save(torch.ones(3), file)
+    with pytest.raises(FileError, match="dictionary"):
+        read_features(file)
+    torch.save({"features": torch.ones(1).expand(2**20, 2**20), "labels": torch.zeros(1, dtype=torch.int64)}, file)
+    with pytest.raises(FileError, match="at most"):
+        read_features(file)
+
+
+def test_a_file_that_is_not_there_or_of_no_known_kind_is_refused(tmp_path: Path):
+    with pytest.raises(FileError, match="cannot read"):
+        read_features(tmp_path / "missing.npz")
+    with pytest.raises(FileError, match=r"\.npz, \.safetensors, \.pt"):
+        read_features(tmp_path / "features.csv")
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(FileError, match="not a file"):
+        read_features(tmp_path / "folder.npz")
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("unhinge.prediction.files.LARGEST_BYTES", 2000)
+    file = tmp_path / "bomb.npz"
+    np.savez_compressed(file, features=np.zeros((1000, 8)), labels=np.arange(1000) % 2)
+    with pytest.raises(FileError, match="unpacks to"):
+        read_features(file)
+    np.savez(file, features=np.zeros((1000, 8)), labels=np.arange(1000) % 2)
+    with pytest.raises(FileError, match="at most 2,000"):
+        read_features(file)
+
+
+@settings(max_examples=120)
+@given(
+    st.sampled_from([".npz", ".safetensors", ".pt"]),
+    st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), min_size=1, max_size=6),
+    st.floats(0.05, 1.0),
+)
+def test_no_damage_to_the_bytes_raises_anything_but_a_file_error(
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, changes: list[tuple[float, int]], kept: float
+):
+    folder = tmp_path_factory.getbasetemp()
+    file = folder / f"fuzz{suffix}"
+    raw = bytearray(_written(folder, suffix))
+    for place, value in changes:
+        raw[int(place * len(raw))] = value
+    file.write_bytes(raw[: max(1, int(kept * len(raw)))] if kept < 0.9 else raw)
+    found = refusal = None
+    try:
+        found = read_features(file)
+    except FileError as error:
+        refusal = str(error)
+    if found is None:
+        assert refusal
+        assert "\n" not in refusal
+    else:  # the change hit nothing that matters, or a number
+        assert torch.isfinite(found.features).all()
+        assert found.labels.max() < found.num_classes
+
+
+WRITTEN: dict[str, bytes] = {}
+
+
+def _written(folder: Path, suffix: str) -> bytes:
+    if suffix not in WRITTEN:
+        file, tensors = folder / f"good{suffix}", {key: torch.from_numpy(value) for key, value in GOOD.items()}
+        if suffix == ".npz":
+            np.savez(file, **GOOD)
+        elif suffix == ".pt":
+            torch.save(tensors, file)
+        else:
+            save_file(tensors, file)
+        WRITTEN[suffix] = file.read_bytes()
+    return WRITTEN[suffix]

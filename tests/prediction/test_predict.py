@@ -1,0 +1,375 @@
+"""The answers, against gradient descent by autograd, against the full path, and from every door alike."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from prediction_makers import arrays, stepped
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from unhinge import LayerPeeled
+from unhinge.cli import predict as command
+from unhinge.metrics import neural_collapse
+from unhinge.nn import ETFHead
+from unhinge.prediction import measure_arrays, predict, recommend
+from unhinge.prediction.analysis import rate_at
+from unhinge.prediction.figures import draw
+from unhinge.prediction.representatives import ending
+
+
+def tensors(counts: list[int], **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    made = arrays(counts, **options)
+    return torch.from_numpy(made["features"]), torch.from_numpy(made["labels"]), torch.from_numpy(made["weight"])
+
+
+def unit(means: Tensor) -> Tensor:
+    return means / means.norm(dim=1).max()
+
+
+def class_means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
+    return torch.stack([features[labels == kind].mean(0) for kind in range(classes)])
+
+
+# ---- the limit -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("decays", [(0.0, 0.0), (0.02, 0.1)])
+def test_the_limit_is_where_gradient_descent_goes(weighted: bool, decays: tuple[float, float]):
+    counts = [9, 4, 2]
+    features, labels, weight = tensors(counts)
+    weights = torch.tensor(counts, dtype=torch.float64).rsqrt() if weighted else None
+    found = ending(measure_arrays(features, labels, weight), 0.5, *decays, weights)
+    h, w = stepped(features, labels, weight, 0.5, 1.0, decays, 600, weights)
+    means = class_means(h, labels, 3)
+    torch.testing.assert_close(found.means, unit(means), rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.weight, unit(w), rtol=0, atol=1e-6)
+    right = (h @ (w - w.mean(0)).mT).argmax(1) == labels
+    assert found.accuracy == pytest.approx(right.double().mean().item())
+    assert (found.accuracy == 1) == weighted
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=2, max_size=5),
+    st.sampled_from([None, 0.0, 0.3, 1.9]),
+    st.sampled_from([(0.0, 0.0), (0.1, 0.03), (0.7, 0.7)]),
+    st.integers(0, 1000),
+)
+def test_one_representative_per_class_has_the_limit_of_all_examples(
+    counts: list[int], gamma: float | None, decays: tuple[float, float], seed: int
+):
+    features, labels, weight = tensors(counts, seed=seed)
+    found = ending(measure_arrays(features, labels, weight), gamma, *decays)
+    state = LayerPeeled(labels, len(counts), gamma, *decays).flow(features, weight).direction()
+    torch.testing.assert_close(found.means, unit(class_means(state.features, labels, len(counts))), rtol=0, atol=1e-7)
+    torch.testing.assert_close(found.weight, unit(state.weight), rtol=0, atol=1e-7)
+
+
+def test_a_gamma_beyond_the_edge_leaves_nothing_to_tell_classes_apart():
+    found = predict(measure_arrays(*tensors([4, 4, 4, 4])), gamma=1.7)
+    assert found.limit.undecided == 1
+    assert found.limit_accuracy == 0
+    assert any("gamma is too large" in sentence for sentence in found.findings)
+
+
+# ---- rates and times -----------------------------------------------------------------------------------------------
+
+
+def test_the_distance_is_reached_when_it_is_said_to_be():
+    features, labels, weight = tensors([5, 5, 5])
+    found = predict(measure_arrays(features, labels, weight), lr=1.0, distance=0.2)
+    far = stepped(features, labels, weight, 0.5, 2.0, (0.0, 0.0), 300)
+    distances = []
+    for steps in (40, 80):
+        here = stepped(features, labels, weight, 0.5, found.times[0.2] / steps, (0.0, 0.0), steps)
+        a, b = (torch.cat(pair) / torch.hypot(pair[0].norm(), pair[1].norm()) for pair in (here, far))
+        distances.append((a - b).norm().item())
+    # the error of the steps is of first order: extrapolated, it is gone
+    assert 2 * distances[1] - distances[0] == pytest.approx(0.2, rel=2e-3)
+
+
+def test_the_critical_decay_parts_growing_from_shrinking():
+    measured = measure_arrays(*tensors([4, 4, 4]))
+    critical = predict(measured).critical_decay
+    outcomes = [
+        predict(measured, feature_decay=factor * critical, weight_decay=critical).outcome for factor in (0.9, 1.0, 1.1)
+    ]
+    assert outcomes == ["diverges", "converges", "vanishes"]
+
+
+def test_the_spectrum_is_that_of_the_target_matrix():
+    features, labels, weight = tensors([5, 3, 2])
+    gamma, first, second, lr = 0.4, 0.02, 0.1, 0.3
+    found = predict(
+        measure_arrays(features, labels, weight), gamma=gamma, feature_decay=first, weight_decay=second, lr=lr
+    )
+    targets = ((1 + gamma) * torch.nn.functional.one_hot(labels, 3).double() - gamma) / len(labels)
+    sizes = torch.linalg.svdvals(targets)
+    torch.testing.assert_close(
+        torch.tensor([mode.singular_value for mode in found.spectrum], dtype=torch.float64), sizes
+    )
+    for mode, size in zip(found.spectrum, sizes.tolist(), strict=True):
+        matrix = lr * np.array([[-first, size], [size, -second]])
+        assert mode.growth == pytest.approx(np.linalg.eigvalsh(matrix)[-1])
+    assert found.growth == pytest.approx(found.spectrum[0].growth)
+
+
+@pytest.mark.parametrize("decays", [(0.0, 0.0), (0.3, 0.01), (0.05, 0.05)])
+def test_no_gamma_nearby_is_faster_than_the_best(decays: tuple[float, float]):
+    measured = measure_arrays(*tensors([6, 6, 6, 6]))
+    found = predict(measured, feature_decay=decays[0], weight_decay=decays[1], lr=1.0)
+    size = 1 / (4 * math.sqrt(6))
+    assert found.best_rate == pytest.approx(rate_at(found.best_gamma, 4, size, *decays))
+    for factor in (0.9, 0.99, 1.01, 1.1):
+        gamma = factor * found.best_gamma
+        assert rate_at(gamma, 4, size, *decays) > found.best_rate
+        path = predict(measured, gamma=gamma, feature_decay=decays[0], weight_decay=decays[1], lr=1.0)
+        assert path.rate == pytest.approx(rate_at(gamma, 4, size, *decays), rel=1e-9)
+
+
+# ---- imbalance -----------------------------------------------------------------------------------------------------
+
+
+def test_imbalance_collapses_the_small_classes_and_root_weights_cure_it():
+    found = predict(measure_arrays(*tensors([40, 20, 10, 5], dim=12)))
+    by_name = {one.name: one for one in found.weightings}
+    assert by_name["none"].limit_accuracy == pytest.approx(60 / 75)
+    assert by_name["none"].rank == 1
+    assert by_name["sqrt"].limit_accuracy == 1
+    assert by_name["sqrt"].rank == 3
+    assert by_name["inverse"].limit_accuracy == pytest.approx(15 / 75)
+    assert found.cure == "sqrt"
+    weights = np.array(by_name["sqrt"].weights)
+    np.testing.assert_allclose(weights / weights[0], np.sqrt([1, 2, 4, 8]))
+
+
+def test_balanced_classes_need_no_cure():
+    found = predict(measure_arrays(*tensors([5, 5])))
+    assert found.cure is None
+    assert [one.name for one in found.weightings] == ["none"]
+
+
+# ---- the same answers from every door ------------------------------------------------------------------------------
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh())
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor, return_features: bool = False) -> Any:
+        features = self.body(x)
+        return (self.head(features), features) if return_features else self.head(features)
+
+
+def live() -> tuple[Network, list[tuple[Tensor, Tensor]]]:
+    torch.manual_seed(3)
+    inputs, labels = torch.randn(31, 6), torch.tensor([0] * 15 + [1] * 9 + [2] * 7)[torch.randperm(31)]
+    return Network(), list(zip(inputs.split(7), labels.split(7), strict=True))
+
+
+def assert_alike(one: Any, other: Any) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            if key != "findings":
+                assert_alike(one[key], other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_alike(a, b)
+    elif isinstance(one, float):
+        assert one == pytest.approx(other, rel=1e-9, abs=1e-12)
+    else:
+        assert one == other
+
+
+def test_a_live_model_and_a_file_of_its_features_give_the_same_answers(tmp_path: Path):
+    network, loader = live()
+    network.train()
+    network.body[2].eval()
+    found = predict(network, loader, feature_decay=0.01, weight_decay=0.02)
+    assert [module.training for module in (network, network.body[1], network.body[2])] == [True, True, False]
+    assert network.body[1].num_batches_tracked == 0
+    network.eval()
+    with torch.no_grad():
+        features = torch.cat([network(x, return_features=True)[1] for x, _ in loader])
+    labels = torch.cat([y for _, y in loader])
+    head = {"weight": network.head.weight.detach().numpy(), "bias": network.head.bias.detach().numpy()}
+    np.savez(tmp_path / "f.npz", features=features.numpy(), labels=labels.numpy(), **head)
+    same = predict(tmp_path / "f.npz", feature_decay=0.01, weight_decay=0.02)
+    assert_alike(found.as_dict(), same.as_dict())
+    assert_alike(recommend(network, loader, batch=7).as_dict(), recommend(same, batch=7).as_dict())
+    now = neural_collapse(features.double(), network.head.weight.detach().double(), labels, network.head.bias)
+    assert found.collapse_now == pytest.approx({key: float(value) for key, value in now.items()})
+    accuracy = (network(torch.cat([x for x, _ in loader])).argmax(1) == labels).double().mean().item()
+    assert found.accuracy_now == pytest.approx(accuracy)
+
+
+def test_an_iterator_is_used_once_and_misses_only_nc4():
+    network, loader = live()
+    whole = predict(network, loader).as_dict()
+    once = predict(network, iter(loader)).as_dict()
+    del whole["collapse_now"]["nc4"]
+    assert_alike(whole, once)
+
+
+def test_another_head_can_be_named_and_wrong_ones_are_refused():
+    network, loader = live()
+    loader = [(x, y % 2) for x, y in loader]
+    network = nn.Sequential(nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 2))  # type: ignore[assignment]
+    assert predict(network, loader, head="0").setting.dim == 6
+    with pytest.raises(ValueError, match="There are: 0, 2"):
+        predict(network, loader, head="1")
+    with pytest.raises(ValueError, match="normalizes"):
+        predict(nn.Sequential(nn.Linear(6, 4), ETFHead(4, 3, normalize=True)), live()[1])
+    with pytest.raises(ValueError, match="loader"):
+        predict(network)
+    with pytest.raises(ValueError, match="pairs"):
+        predict(network, [{"x": 1}])
+    with pytest.raises(ValueError, match="empty"):
+        predict(network, [])
+    with pytest.raises(ValueError, match="one row per label"):
+        predict(network, [(torch.randn(2, 3, 6), torch.tensor([0, 1]))])
+
+
+def test_a_missing_head_is_zero_and_said_to_be():
+    features, labels, _ = tensors([4, 4, 4])
+    found = predict(measure_arrays(features, labels))
+    zero = predict(measure_arrays(features, labels, torch.zeros(3, 4)))
+    assert found.times == zero.times
+    assert "head of zeros" in found.setting.head
+    assert found.accuracy_now is None
+    assert "nc3" not in found.collapse_now
+
+
+# ---- recommendation ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [[6, 6, 6], [12, 6, 2]])
+@pytest.mark.parametrize("lr", [None, 1.5])
+def test_the_recommended_steps_reach_the_distance_and_one_less_does_not(counts: list[int], lr: float | None):
+    features, labels, weight = tensors(counts)
+    measured = measure_arrays(features, labels, weight)
+    advice = recommend(measured, distance=0.05, lr=lr, batch=5)
+    weights = None if advice.class_weight is None else torch.tensor(advice.class_weight, dtype=torch.float64)
+    decays = advice.feature_decay, advice.weight_decay
+    there = stepped(features, labels, weight, advice.gamma, 1 / (2 * decays[0]), decays, 80, weights)
+    distances = []
+    for count in (advice.steps - 1, advice.steps):
+        here = stepped(features, labels, weight, advice.gamma, advice.lr, decays, count, weights)
+        a, b = (torch.cat(pair) / torch.hypot(pair[0].norm(), pair[1].norm()) for pair in (here, there))
+        distances.append((a - b).norm().item())
+    assert distances[0] > 0.05 >= distances[1]
+    assert advice.epochs == math.ceil(advice.steps * 5 / len(labels))
+    assert set(advice.reasons) == {"gamma", "decay", "lr", "class_weight", "epochs"}
+
+
+def test_wrong_arguments_are_named():
+    measured = measure_arrays(*tensors([4, 4]))
+    for options in ({"distance": 0.0}, {"distance": 3.0}, {"lr": 0.0}, {"gamma": -1.0}, {"weight_decay": math.nan}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            predict(measured, **options)
+    with pytest.raises(ValueError, match="batch"):
+        recommend(measured, batch=0)
+    with pytest.raises(ValueError, match="measure_arrays"):
+        predict(np.ones(3))  # type: ignore[arg-type]
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    command.add_to(app)
+    result = CliRunner().invoke(app, ["predict", *arguments], env={"COLUMNS": "160"})
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_prints_its_findings_or_one_json_value(tmp_path: Path):
+    file = tmp_path / "features.npz"
+    np.savez(file, **arrays([8, 4, 2]))
+    code, out, _ = run(str(file))
+    assert code == 0
+    for part in ("critical decay", "n_c^(-1/2)", "NC3", "fastest gamma"):
+        assert part in out
+    code, out, _ = run(str(file), "--json", "--gamma", "0.3", "--lr", "0.2", "--distance", "0.01")
+    record = json.loads(out)
+    assert code == 0
+    assert record["setting"]["gamma"] == 0.3
+    assert record["recommendation"]["lr"] == 0.2
+    assert sorted(tmp_path.iterdir()) == [file]
+
+
+def test_the_folder_gets_a_page_that_needs_nothing_else(tmp_path: Path):
+    file, out = tmp_path / "features.npz", tmp_path / "out"
+    np.savez(file, **arrays([8, 4, 2]))
+    assert run(str(file), "--out", str(out))[0] == 0
+    assert {path.name for path in out.iterdir()} == {
+        "report.html",
+        "prediction.png",
+        "prediction.pdf",
+        "prediction.json",
+    }
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "http" not in page
+    assert "<script" not in page
+    assert "critical decay" in page
+    assert json.loads((out / "prediction.json").read_text(encoding="utf-8"))["recommendation"]["epochs"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("counts", "options", "said"),
+    [
+        ([5, 5], {"feature_decay": 0.3, "weight_decay": 0.01}, "there is no best one"),
+        ([5, 4, 3, 2], {"gamma": 2.0}, "no class weights help"),
+        ([5, 5, 2, 2], {}, "vanish beside the others"),
+        ([1, 1, 1], {}, "1 example each"),
+    ],
+)
+def test_every_kind_of_ending_has_words_and_a_figure(counts: list[int], options: dict[str, float], said: str):
+    found = predict(measure_arrays(*tensors(counts)), **options)
+    assert said in " ".join(found.findings)
+    assert len(draw(found, "a title").axes) == 6
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_a_state_that_has_collapsed_already_is_said_to_have():
+    frame = torch.eye(3, dtype=torch.float64) - 1 / 3
+    found = predict(measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, 2 * frame))
+    assert found.rate == -math.inf
+    assert "already within 0.1" in found.findings[0]
+    assert len(draw(found, "a title").axes) == 6
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        ({"features": np.ones((2, 2))}, [], "no labels"),
+        ({"features": np.zeros((2, 2)), "labels": np.array([0, 1])}, [], "start is zero"),
+        (arrays([3, 3]), ["--distance", "5"], "distance"),
+        (arrays([3, 3]), ["--out", "/dev/null/results"], "Nothing was computed"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(
+    tmp_path: Path, content: dict[str, Any], arguments: list[str], said: str
+):
+    file = tmp_path / "features.npz"
+    np.savez(file, **content)
+    code, out, err = run(str(file), *arguments)
+    assert code == 2
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
