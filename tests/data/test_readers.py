@@ -136,7 +136,7 @@ def test_training_images_can_be_left_unread(tmp_path):
     assert load("digits", train=False).train is None
 
 
-@pytest.mark.parametrize("name", [name for name in ud.NAMES if name not in ("digits", "folder:PATH")])
+@pytest.mark.parametrize("name", [name for name in ud.NAMES if name not in ("digits", "patches", "folder:PATH")])
 def test_a_missing_set_says_which_file_where_to_and_its_checksum(tmp_path, name):
     with pytest.raises(MissingFile) as caught:
         load(name, tmp_path / "nowhere")
@@ -318,9 +318,19 @@ def test_no_digit_is_in_both_parts_and_none_is_lost():
     assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, shipped.tolist()))
 
 
+def test_patches_play_the_unknown_for_digits():
+    unknown, digits = load("patches"), load("digits")
+    assert unknown.test.images.shape[1:] == digits.test.images.shape[1:]
+    assert (unknown.test.white, int(unknown.test.images.max())) == (16, 16)
+    assert torch.equal(unknown.test.images, load("patches").test.images)
+    assert len(unknown.test) > 900
+    with pytest.raises(ud.MissingFile, match="only play the unknown"):
+        _ = unknown.training
+
+
 def test_an_unknown_name_lists_the_names_there_are():
     with pytest.raises(
-        ValueError, match=r"no data set 'cifar11'; did you mean cifar10\? There are digits, cifar10.*folder"
+        ValueError, match=r"no data set 'cifar11'; did you mean cifar10\? There are digits, patches, cifar10.*folder"
     ):
         load("cifar11")
     with pytest.raises(ValueError, match="image_size is for"):

@@ -26,7 +26,7 @@ def draw_study(result: StudyResult, folder: Path) -> None:
     matplotlib.use("Agg")
     with matplotlib.rc_context(STYLE):
         figure = DRAWN[result.study.kind](result)
-        title = "\n".join(textwrap.wrap(result.study.claim, 14 * figure.get_figwidth()))
+        title = "\n".join(textwrap.wrap(result.study.claim, int(11 * figure.get_figwidth())))
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
         save(figure, folder)
 
