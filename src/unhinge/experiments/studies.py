@@ -390,7 +390,7 @@ def _make() -> list[Study]:
         Study(
             "beyond-rates",
             None,
-            "Fixed prototypes come near cross-entropy once they have a radius, normalized features once the rate is larger",
+            "Fixed prototypes come near cross-entropy once they have a radius, normalized features at a larger rate",
             "table",
             _for("cifar10", _rates),
             ("accuracy",),
