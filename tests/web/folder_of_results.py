@@ -29,6 +29,15 @@ def write_results(folder: Path) -> Path:
         "command": "unhinge reproduce anchored-decay",
     }
     (figure / "recipe.json").write_text(json.dumps(recipe))
+    study = folder / "quick" / "long-tailed-cifar10"
+    study.mkdir(parents=True)
+    (study / "figure.png").write_bytes(PIXEL)
+    header = "row,column,quantity,paper,ours,standard_deviation,seeds,scale"
+    (study / "table.csv").write_text(f"{header}\nCE,ρ=100,accuracy,67.81,91.25,0.5,2,quick\n", encoding="utf-8")
+    ordering = {"statement": "UL above CE", "claimed_by": "the paper", "column": "ρ=100", "verdict": "undecided"}
+    about = {"id": "long-tailed-cifar10", "label": "tab:lt-cifar", "claim": "A table", "scale": "quick"}
+    about |= {"runs": 1, "runs_wanted": 2, "orderings": [ordering | {"difference": 0.0125, "p_value": 0.25}]}
+    (study / "recipe.json").write_text(json.dumps(about))
     run = folder / "runs" / "digits"
     run.mkdir(parents=True)
     (run / "recipe.json").write_text(json.dumps({"data": "digits", "loss": "unhinged", "epochs": 2}))

@@ -135,6 +135,7 @@ def test_results_show_the_paper_against_ours(tmp_path):
     folder = write_results(tmp_path)
     assert [(item.name, item.kind) for item in find_items(folder)] == [
         ("quick/anchored-decay", "figure"),
+        ("quick/long-tailed-cifar10", "study"),
         ("runs/digits", "run"),
     ]
     shown = json.dumps(
@@ -142,6 +143,11 @@ def test_results_show_the_paper_against_ours(tmp_path):
     )
     for words in ("printed in the paper", "it holds", "1.25", "<angle>"):
         assert words in shown
+    study = json.dumps(
+        body(folder, "quick/long-tailed-cifar10", "light").to_plotly_json(), default=lambda part: part.to_plotly_json()
+    )
+    for words in ("67.81", "91.25 \\u00b1 0.5", "UL above CE", "undecided", "+1.25 points, p = 0.25", "1 of 2 runs"):
+        assert words in study
     run = json.dumps(body(folder, "runs/digits", "light").to_plotly_json(), default=lambda part: part.to_plotly_json())
     assert "2 epochs; test accuracy 0.8000" in run
     nothing = json.dumps(
@@ -159,8 +165,10 @@ def test_damaged_results_are_passed_over(tmp_path):
     broken.mkdir()
     (broken / "recipe.json").write_text("{not json")
     (broken / "figure.png").write_bytes(b"")
-    assert len(find_items(folder)) == 2
+    (folder / "quick" / "long-tailed-cifar10" / "table.csv").write_bytes(b"\xff\xfe\x00 nonsense")
+    assert len(find_items(folder)) == 3
     body(folder, "quick/anchored-decay", "dark")
+    body(folder, "quick/long-tailed-cifar10", "dark")
 
 
 def upload(client, raw, **headers):

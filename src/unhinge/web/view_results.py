@@ -21,6 +21,7 @@ from flask import Response, abort, send_from_directory
 from unhinge.web.controls import text
 from unhinge.web.figures import figure
 from unhinge.web.panels import Curve, Panel, Slot
+from unhinge.web.study_sheet import is_study, numbers_of, orderings_of
 
 __all__ = ["CONTROLS", "Item", "body", "export", "find_items", "send"]
 
@@ -45,7 +46,7 @@ class Item:
     """One finished result."""
 
     name: str  # its folder, relative to the folder of results
-    kind: str  # figure or run
+    kind: str  # figure, study (of trained networks) or run
     recipe: Mapping[str, Any]
 
 
@@ -63,7 +64,9 @@ def find_items(folder: Path) -> list[Item]:
         folders[:] = sorted(f for f in folders if not f.startswith(".")) if depth < DEEPEST else []
         if "recipe.json" not in files or len(items) >= MOST:
             continue
-        kind = "figure" if "figure.png" in files else "run" if "log.jsonl" in files else ""
+        kind = (
+            "study" if is_study(files) else "figure" if "figure.png" in files else "run" if "log.jsonl" in files else ""
+        )
         recipe = _json(Path(place) / "recipe.json")
         if kind and isinstance(recipe, dict):
             items.append(Item(Path(place).relative_to(root).as_posix(), kind, recipe))
@@ -108,7 +111,7 @@ def body(folder: Path, wanted: str, look: str) -> Component:
         if wanted not in ("", *by_name)
         else []
     )
-    sheet = _figure_sheet(folder, chosen, look) if chosen.kind == "figure" else _run_sheet(folder, chosen, look)
+    sheet = {"figure": _figure_sheet, "study": _study_sheet, "run": _run_sheet}[chosen.kind](folder, chosen, look)
     return html.Div(
         [html.Nav(_list(items, chosen), title="results"), html.Div([*missing, *sheet], className="sheet")],
         className="results",
@@ -117,7 +120,7 @@ def body(folder: Path, wanted: str, look: str) -> Component:
 
 def _list(items: Sequence[Item], chosen: Item) -> list[Component]:
     rows: list[Component] = []
-    for kind, title in (("figure", "Figures"), ("run", "Training runs")):
+    for kind, title in (("figure", "Figures"), ("study", "Trained networks"), ("run", "Training runs")):
         mine = [item for item in items if item.kind == kind]
         if mine:
             rows.append(html.H2(f"{title} ({len(mine)})"))
@@ -209,6 +212,26 @@ def _figure_sheet(folder: Path, item: Item, look: str) -> list[Component]:
     graphs = _curves(folder / item.name / "data.csv", str(recipe.get("id", "")), look)
     if graphs:
         parts += [html.H3("The same curves, to zoom and read"), html.Div(graphs, className="result-grid")]
+    return [*parts, _files(folder, item)]
+
+
+def _study_sheet(folder: Path, item: Item, look: str) -> list[Component]:
+    recipe = item.recipe
+    label = recipe.get("label")
+    origin = f"The paper's {label}" if label else "Beyond the paper"
+    made = f"{origin}; scale {recipe.get('scale')}; {recipe.get('runs')} of {recipe.get('runs_wanted')} runs"
+    parts: list[Component] = [
+        html.H2(str(recipe.get("claim") or item.name)),
+        html.P(f"{made}; {recipe.get('command', '')}", className="small"),
+    ]
+    if (folder / item.name / "figure.png").is_file():
+        parts.append(html.Img(src=_url(item, "figure.png"), alt=str(recipe.get("claim") or item.name)))
+    orderings = orderings_of(recipe)
+    if orderings:
+        words = ("ordering", "claimed by", "where", "at this scale", "in its favour")
+        parts += [html.H3("Which orderings hold"), _table(words, orderings)]
+    head = ("row", "column", "quantity", "paper", "ours", "seeds")
+    parts += [html.H3("The paper against ours"), _table(head, numbers_of(folder / item.name / "table.csv"))]
     return [*parts, _files(folder, item)]
 
 
@@ -362,13 +385,15 @@ def export(folder: Path, wanted: str) -> str:
         raise ValueError(f"there are no results in {folder}.")
     item = items.get(wanted, next(iter(items.values())))
     place = folder / item.name
-    picture = place / ("figure.png" if item.kind == "figure" else "curves.png")
+    picture = place / ("curves.png" if item.kind == "run" else "figure.png")
     image = ""
     if picture.is_file():
         image = f'<img alt="" src="data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode("ascii")}">'
     tables: list[tuple[str, Sequence[Sequence[str]]]] = [
         ("What the figure says", [(w, "holds" if h else "does not hold", n) for w, h, n in _checks(item)]),
         ("The paper against ours: where, printed, ours, evidence", _errata(item)),
+        ("Which orderings hold", orderings_of(item.recipe)),
+        ("Numbers: row, column, quantity, paper, ours, seeds", numbers_of(place / "table.csv")),
         ("Recipe", [(key, _short(value)) for key, value in _flat(item.recipe)]),
     ]
     sections = "".join(

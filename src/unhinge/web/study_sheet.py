@@ -1,0 +1,50 @@
+"""A table of trained networks among the results: the paper's numbers beside ours, and what became of each ordering."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["is_study", "numbers_of", "orderings_of"]
+
+LARGEST = 8 * 2**20  # bytes of a table that is read
+
+
+def is_study(files: Sequence[str]) -> bool:
+    """Whether a folder with these files holds a study of trained networks."""
+    return "table.csv" in files and "recipe.json" in files
+
+
+def orderings_of(recipe: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
+    """Statement, who claims it, where, the verdict at this scale, and the difference with its test."""
+    rows = []
+    for one in recipe.get("orderings") or []:
+        if isinstance(one, dict):
+            p, difference = one.get("p_value"), one.get("difference")
+            points = f"{100 * difference:+.2f} points" if isinstance(difference, float) else ""
+            test = f", p = {p:.2g}" if isinstance(p, float) else ""
+            words = (str(one.get(key, "")) for key in ("statement", "claimed_by", "column", "verdict"))
+            rows.append((*words, points + test))
+    return rows  # type: ignore[return-value]  # four words and one more
+
+
+def numbers_of(path: Path) -> list[tuple[str, str, str, str, str, str]]:
+    """Row, column, quantity, the paper's number, ours with its spread, seeds; in percent where shares."""
+    try:
+        if path.stat().st_size > LARGEST:
+            return []
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error):
+        return []
+    names = ("row", "column", "quantity", "paper")
+    found = []
+    for row in rows:
+        ours = str(row.get("ours") or "–")
+        if row.get("standard_deviation"):
+            ours += f" ± {row['standard_deviation']}"
+        cells = [str(row.get(name) or "") for name in names]
+        found.append((cells[0], cells[1], cells[2], cells[3] or "–", ours, str(row.get("seeds") or "")))
+    return found
