@@ -91,7 +91,8 @@ def follow(task: Task) -> dict[str, Any]:
         found = evaluate(folder, task.ood, data_root=task.data_root, material=material)
         result |= _kept(found, [record["test_accuracy"] for record in run.records])
     result["evaluation_seconds"] = round(time.perf_counter() - began - seconds, 2)
-    write_atomically(task.path, (json.dumps(_plain(result)) + "\n").encode())
+    result = plain(result)
+    write_atomically(task.path, (json.dumps(result) + "\n").encode())
     for file in folder.glob("checkpoint-*.safetensors"):  # all that is asked of it is kept
         file.unlink()
     return result
@@ -111,11 +112,3 @@ def _histogram(known: torch.Tensor, unknown: torch.Tensor) -> dict[str, Any]:
     high = max(known.max().item(), unknown.max().item())
     counts = [torch.histc(one.double(), BINS, low, high).int().tolist() for one in (known, unknown)]
     return {"range": [low, high], "known": counts[0], "unknown": counts[1]}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in plain(value).items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value

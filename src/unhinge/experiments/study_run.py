@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from unhinge.experiments.study import Judgement, Study, StudyResult, judge, mean
 from unhinge.experiments.study_plots import draw_study
 from unhinge.experiments.sweep import Engine, Failure, sweep
 
-__all__ = ["Told", "collect", "reproduce_studies", "write_study"]
+__all__ = ["Told", "reproduce_studies", "write_study"]
 
 Told = Callable[[int, int, str], None]  # runs done, runs in all, what was done last
 HALF = "halfway_accuracy"  # test accuracy at the middle of training: who is faster
@@ -49,88 +49,88 @@ def reproduce_studies(
     """
     folder = writable(Path(out))
     runs = writable(folder / "runs")
-    tasks = _tasks(studies, scale, seeds, runs, data_root)
-    missing = [task for task in tasks if measured(task) is None]
-    done = len(tasks) - len(missing)
+    plans = [_planned(study, scale, seeds, runs, data_root) for study in studies]
+    tasks = {place.task.name: place.task for plan in plans for place in plan}  # each run once, whoever shares it
+    answers = {name: kept for name, task in tasks.items() if (kept := measured(task)) is not None}
+    missing = [task for name, task in tasks.items() if name not in answers]
+    done = len(answers)
     failures: dict[str, str] = {}
+
+    def result_of(number: int) -> StudyResult:
+        return _collected(studies[number], scale, plans[number], answers, failures)
+
     if tell is not None:
         tell(done, len(tasks), "found")
     # the longest first, so that no worker waits for the last one
     missing.sort(key=lambda task: -task.recipe.epochs)
     for task, answer in sweep(missing, follow, jobs=jobs, engine=engine):
         done += 1
+        complaint = runs / f"{task.name}.failed.txt"
         if isinstance(answer, Failure):
             failures[task.name] = answer.reason
-            (runs / f"{task.name}.failed.txt").write_text(answer.details or answer.reason, encoding="utf-8")
+            complaint.write_text(answer.details or answer.reason, encoding="utf-8")
         else:
-            (runs / f"{task.name}.failed.txt").unlink(missing_ok=True)
+            complaint.unlink(missing_ok=True)
+            answers[task.name] = answer
         if tell is not None:
             tell(done, len(tasks), f"{task.name}{' FAILED' if isinstance(answer, Failure) else ''}")
-        # streamed: whoever looks into the folder while it runs sees what there is
-        for study in studies:
-            if any(_task(cell, runs, data_root).recipe.key == task.recipe.key for cell in study.cells(scale)):
-                write_study(collect(study, scale, seeds, runs, data_root, failures), folder)
-    results = [collect(study, scale, seeds, runs, data_root, failures) for study in studies]
+        # streamed: whoever looks into the folder while it runs sees the numbers there are; figures come at the end
+        for number, plan in enumerate(plans):
+            if any(place.task.name == task.name for place in plan):
+                write_study(result_of(number), folder, draw=False)
+    results = [result_of(number) for number in range(len(studies))]
     for result in results:
         write_study(result, folder)
     return results
 
 
-def collect(
+@dataclass(frozen=True)
+class _Place:
+    """A cell with one of its seeds, and the run that fills it."""
+
+    cell: Cell
+    seed: int
+    task: Task
+
+
+def _planned(study: Study, scale: str, seeds: int | None, runs: Path, data_root: str | Path | None) -> list[_Place]:
+    root = None if data_root is None else str(data_root)
+    return [
+        _Place(cell, seed, Task(replace(cell.recipe, seed=seed), cell.ood, str(runs), root))
+        for cell in study.cells(scale)
+        for seed in range(study.seeds[scale] if seeds is None else seeds)
+    ]
+
+
+def _collected(
     study: Study,
     scale: str,
-    seeds: int | None,
-    runs: Path,
-    data_root: str | Path | None = None,
-    failures: Mapping[str, str] | None = None,
+    plan: Sequence[_Place],
+    answers: Mapping[str, dict[str, Any]],
+    failures: Mapping[str, str],
 ) -> StudyResult:
     """What is measured of a study so far."""
-    cells, count = list(study.cells(scale)), _count(study, scale, seeds)
     found, failed = {}, []
-    for cell in cells:
-        for seed in range(count):
-            task = _task(replace(cell, recipe=replace(cell.recipe, seed=seed)), runs, data_root)
-            result = measured(task)
-            if result is not None:
-                found[cell.row, cell.column, seed] = _extended(result)
-            elif failures and task.name in failures:
-                failed.append(f"{cell.row}, {cell.column}, seed {seed}: {failures[task.name]}")
-    return StudyResult(study, scale, cells, range(count), found, failed)
+    for place in plan:
+        cell, seed, name = place.cell, place.seed, place.task.name
+        if name in answers:
+            found[cell.row, cell.column, seed] = _extended(answers[name])
+        elif name in failures:
+            failed.append(f"{cell.row}, {cell.column}, seed {seed}: {failures[name]}")
+    cells = list(dict.fromkeys(place.cell for place in plan))
+    return StudyResult(study, scale, cells, sorted({place.seed for place in plan}), found, failed)
 
 
 def _extended(result: dict[str, Any]) -> dict[str, Any]:
     curve = result.get("curves", {}).get("test_accuracy") or []
-    if result.get("stopped") is None and curve:
-        result[HALF] = curve[len(curve) // 2]
-    return result
-
-
-def _count(study: Study, scale: str, seeds: int | None) -> int:
-    return study.seeds[scale] if seeds is None else seeds
-
-
-def _task(cell: Cell, runs: Path, data_root: str | Path | None) -> Task:
-    return Task(cell.recipe, cell.ood, str(runs), None if data_root is None else str(data_root))
-
-
-def _tasks(
-    studies: Sequence[Study], scale: str, seeds: int | None, runs: Path, data_root: str | Path | None
-) -> list[Task]:
-    """Each run once, whichever studies share it."""
-    tasks = {}
-    for study in studies:
-        for cell in study.cells(scale):
-            for seed in range(_count(study, scale, seeds)):
-                task = _task(replace(cell, recipe=replace(cell.recipe, seed=seed)), runs, data_root)
-                tasks[task.name] = task
-    return list(tasks.values())
+    return result | {HALF: curve[len(curve) // 2]} if result.get("stopped") is None and curve else result
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def write_study(result: StudyResult, out: Path) -> Path:
-    """table.csv, table.md, runs.csv, figure.png, figure.pdf and recipe.json of a study."""
+def write_study(result: StudyResult, out: Path, draw: bool = True) -> Path:
+    """table.csv, table.md, runs.csv and recipe.json of a study, and its figure.png and figure.pdf."""
     folder = out / result.study.id
     folder.mkdir(parents=True, exist_ok=True)
     rows = _table(result)
@@ -155,7 +155,7 @@ def write_study(result: StudyResult, out: Path) -> Path:
         **environment(),
     }
     (folder / "recipe.json").write_text(json.dumps(recipe, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    if result.measured:
+    if draw and result.measured:
         draw_study(result, folder)
     return folder
 

@@ -110,9 +110,7 @@ def evaluate(
             name: ood_metrics(*pair) for name, pair in scores.items()
         }
     numbers = {"weights": which, "recipe": recipe.key, "test_images": len(images.test)} | numbers
-    write_atomically(
-        place / "evaluation.json", (json.dumps(_plain(numbers), indent=2, allow_nan=False) + "\n").encode()
-    )
+    write_atomically(place / "evaluation.json", (json.dumps(plain(numbers), indent=2, allow_nan=False) + "\n").encode())
     return Evaluation(place, numbers, bins, scores)
 
 
@@ -147,9 +145,3 @@ def _by_class(found: Outputs, num_classes: int) -> list[float | None]:
     seen = torch.bincount(found.labels, minlength=num_classes)
     right = torch.bincount(found.labels[found.logits.argmax(-1) == found.labels], minlength=num_classes)
     return [r / n if n else None for r, n in zip(right.tolist(), seen.tolist(), strict=True)]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in plain(value).items()}
-    return value

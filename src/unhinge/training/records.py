@@ -21,11 +21,15 @@ Record = dict[str, Any]
 
 
 def plain(record: Mapping[str, Any]) -> Record:
-    """The record as JSON can hold it: what is not finite becomes its name."""
+    """The record as JSON can hold it: what is not finite becomes its name, at any depth."""
     return {key: _plain(value) for key, value in record.items()}
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return plain(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value
