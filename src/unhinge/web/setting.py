@@ -1,5 +1,4 @@
-"""Labels and starts from the controls, with the Python that makes the same ones; kept, since few controls change "
-"them."""
+"""Labels and starts from the controls, with the Python that makes the same; kept, since few controls change them."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ STARTS: tuple[Control, ...] = (
         "start",
         "start",
         "Where training begins: independent normal features and prototypes; normal features and prototypes on a "
-        "simplex "
-        "ETF; or features, weight and labels from an .npz of your own.",
+        "simplex ETF; or features, weight and labels from an .npz of your own.",
         (("random", "random"), ("etf", "ETF"), ("own", "own .npz")),
     ),
     count("seed", "seed", "Of the random start.", 0, 0, 10**9, slide=(0, 50), when=("start", ("random", "etf"))),
@@ -186,8 +184,7 @@ def _drawn(counts: tuple[int, ...], dim: int, start: str, seed: int) -> Setting:
         if classes > dim + 1:
             raise ValueError(
                 f"a simplex ETF of {classes} classes needs p of at least {classes - 1}, got {dim}. Raise p, or "
-                f"start at "
-                f"random."
+                "start at random."
             )
         generator = torch.Generator().manual_seed(seed)
         weight = dim**0.5 * simplex_etf(classes, dim, generator, dtype=torch.float64)

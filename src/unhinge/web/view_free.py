@@ -19,6 +19,7 @@ from unhinge.web.modes import exponents, exponents_code
 from unhinge.web.moving import FRAMES, moving_picture, picture_basis, picture_code, shown_classes
 from unhinge.web.panels import Answer, Curve, Number, Panel, Slot, as_list
 from unhinge.web.setting import CLASSES, STARTS, Setting, setting
+from unhinge.web.shared_controls import AXES, DECAYS, gamma_control
 from unhinge.web.views import View
 from unhinge.web.words import duration, exponent_text, plain, share, threshold
 
@@ -31,39 +32,8 @@ VERY_LATE = 1e15  # the accuracy there is that of the limit
 
 CONTROLS = (
     *CLASSES,
-    number(
-        "gamma",
-        "γ",
-        "Weight of the other logits in the loss -z_y + γ Σ z_j. Empty: 1/(C-1).",
-        None,
-        0.0,
-        1000.0,
-        log=True,
-        zero=True,
-        slide=(1e-3, 10.0),
-    ),
-    number(
-        "feature_decay",
-        "feature decay λ₁",
-        "Of the term λ₁/2 |H|².",
-        0.0,
-        0.0,
-        1000.0,
-        log=True,
-        zero=True,
-        slide=(1e-5, 1.0),
-    ),
-    number(
-        "weight_decay",
-        "weight decay λ₂",
-        "Of the term λ₂/2 |W|².",
-        0.0,
-        0.0,
-        1000.0,
-        log=True,
-        zero=True,
-        slide=(1e-5, 1.0),
-    ),
+    gamma_control("Weight of the other logits in the loss -z_y + γ Σ z_j. Empty: 1/(C-1)."),
+    *DECAYS,
     number(
         "s",
         "ratio s = η₁/η₂",
@@ -119,7 +89,7 @@ CONTROLS = (
         log=True,
         slide=(1e-12, 1.0),
     ),
-    choice("axes", "picture", "Two or three dimensions.", (("2", "2-D"), ("3", "3-D"))),
+    AXES,
 )
 
 SLOTS = (

@@ -18,6 +18,7 @@ from unhinge.web.controls import Control, choice, count, number
 from unhinge.web.modes import exponents
 from unhinge.web.panels import Answer, Curve, Number, Panel, Slot, as_list
 from unhinge.web.setting import CLASSES, Setting, setting
+from unhinge.web.shared_controls import DECAYS, SEED, gamma_control
 from unhinge.web.views import View
 from unhinge.web.words import duration, exponent_text, plain, share, threshold
 
@@ -52,39 +53,8 @@ CONTROLS = (
         1.0,
         slide=(0.0, 0.95),
     ),
-    number(
-        "gamma",
-        "γ",
-        "Weight of the other logits in the loss. Empty: 1/(C-1).",
-        None,
-        0.0,
-        1000.0,
-        log=True,
-        zero=True,
-        slide=(1e-3, 10.0),
-    ),
-    number(
-        "feature_decay",
-        "feature decay λ₁",
-        "Of the term λ₁/2 |H|².",
-        0.0,
-        0.0,
-        1000.0,
-        log=True,
-        zero=True,
-        slide=(1e-5, 1.0),
-    ),
-    number(
-        "weight_decay",
-        "weight decay λ₂",
-        "Of the term λ₂/2 |W|².",
-        0.0,
-        0.0,
-        1000.0,
-        log=True,
-        zero=True,
-        slide=(1e-5, 1.0),
-    ),
+    gamma_control("Weight of the other logits in the loss. Empty: 1/(C-1)."),
+    *DECAYS,
     number("lr", "rate η", "Learning rate of features and prototypes.", 0.1, 1e-6, 1e4, log=True, slide=(1e-3, 10.0)),
     choice(
         "start",
@@ -92,7 +62,7 @@ CONTROLS = (
         "Independent normal features and prototypes, or prototypes on a simplex ETF.",
         (("random", "random"), ("etf", "ETF")),
     ),
-    count("seed", "seed", "Of the random start.", 0, 0, 10**9, slide=(0, 50)),
+    SEED,
     count(
         "horizon",
         "time shown",

@@ -18,6 +18,7 @@ from unhinge.web.controls import choice, count, number
 from unhinge.web.moving import FRAMES, PER_CLASS, picture_basis, shown_classes, shown_examples
 from unhinge.web.panels import Answer, Curve, Moving, Number, Panel, Slot, as_list
 from unhinge.web.setting import check_size
+from unhinge.web.shared_controls import AXES, SEED, decay_control, gamma_control
 from unhinge.web.views import View
 from unhinge.web.words import duration, exponent_text, plain
 
@@ -36,17 +37,7 @@ CONTROLS = (
         "Fixed during training: a simplex ETF, or random unit vectors.",
         (("etf", "ETF"), ("random", "random")),
     ),
-    number(
-        "gamma",
-        "γ",
-        "Weight of the other logits. Empty: 1/(C-1).",
-        None,
-        0.0,
-        1000.0,
-        log=True,
-        zero=True,
-        slide=(1e-3, 10.0),
-    ),
+    gamma_control("Weight of the other logits. Empty: 1/(C-1)."),
     number(
         "norm",
         "initial norm",
@@ -67,20 +58,10 @@ CONTROLS = (
         slide=(0.0, 2.0),
     ),
     number("lr", "rate η", "Learning rate of the features.", 50.0, 1e-6, 1e8, log=True, slide=(0.1, 10_000.0)),
-    number(
-        "feature_decay",
-        "feature decay λ",
-        "Of the term λ/2 |H|²; it is not rescaled.",
-        0.0,
-        0.0,
-        1000.0,
-        log=True,
-        zero=True,
-        slide=(1e-6, 0.1),
-    ),
+    decay_control("feature_decay", "feature decay λ", "Of the term λ/2 |H|²; it is not rescaled.", (1e-6, 0.1)),
     *RATES[1:],
     choice("optimizer", "training", "Gradient steps, or gradient flow.", (("descent", "descent"), ("flow", "flow"))),
-    count("seed", "seed", "Of the random start.", 0, 0, 10**9, slide=(0, 50)),
+    SEED,
     count(
         "horizon",
         "steps shown",
@@ -101,7 +82,7 @@ CONTROLS = (
         log=True,
         slide=(1e-9, 1.0),
     ),
-    choice("axes", "picture", "Two or three dimensions.", (("2", "2-D"), ("3", "3-D"))),
+    AXES,
 )
 
 SLOTS = (
