@@ -187,3 +187,23 @@ def test_studies_that_share_a_network_share_its_run(tmp_path: Path):
     told: list[int] = []
     reproduce_studies([STUDY, other], "quick", tmp_path, seeds=1, tell=lambda done, total, _: told.append(total))
     assert told[0] == 2
+
+
+def test_a_run_measured_on_unknown_images_serves_the_studies_that_do_not_ask(tmp_path: Path):
+    unknown = replace(STUDY, id="collapse", cells=lambda scale: [replace(cell, ood="patches") for cell in tiny(scale)])
+    told: list[str] = []
+    plain, full = reproduce_studies([STUDY, unknown], "quick", tmp_path, seeds=1, tell=lambda *now: told.append(now[2]))
+    assert len(told) == 3  # what was found, and two runs for four cells
+    assert all(name.endswith("-patches") for name in told[1:])
+    assert plain.measured == full.measured
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=1, tell=lambda *now: told.append(str(now[:2])))
+    assert told[3:] == ["(2, 2)"]
+
+
+def test_every_cell_gets_a_first_number_before_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    order: list[int] = []
+    monkeypatch.setattr(study_run_module, "follow", lambda task: order.append(task.recipe.seed))
+    monkeypatch.setattr(study_run_module, "write_study", lambda *_, **__: None)
+    monkeypatch.setattr(study_run_module, "_extended", lambda result: result)
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=2)
+    assert order == [0, 0, 1, 1]

@@ -31,7 +31,7 @@ def add_to(app: typer.Typer) -> None:
 def show_list(
     json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
 ) -> None:
-    """What can be reproduced: id, the paper's own label, the finding, and at each scale the cost or number of runs."""
+    """What can be reproduced: id, the paper's own label, the finding, and at each scale the runs and what they cost."""
     from unhinge.experiments import list_experiments, list_studies
 
     figures, studies = list_experiments(), list_studies()
@@ -45,7 +45,11 @@ def show_list(
 
     for title, heads, records in (
         ("Numerical figures", ("quick", "paper"), [_figure(entry) for entry in figures]),
-        ("Trained networks: runs at each scale", ("quick", "small", "paper"), [_study(study) for study in studies]),
+        (
+            "Trained networks: runs, and their time one after another",
+            ("quick", "small", "paper"),
+            [_study(study) for study in studies],
+        ),
     ):
         table = Table(pad_edge=False, show_lines=True, title=title, title_justify="left")
         table.add_column("id, the paper's label", no_wrap=True)
@@ -55,11 +59,15 @@ def show_list(
         for record in records:
             name = Text(record["id"]).append(f"\n{record['label'] or 'beyond the paper'}", style="dim")
             cost = (
-                f"{record['runs'][head]}" if "runs" in record else f"{record['seconds'][head]:g} s" for head in heads
+                f"{record['runs'][head]}\n{record['cost'][head]}"
+                if "runs" in record
+                else f"{record['seconds'][head]:g} s"
+                for head in heads
             )
             table.add_row(name, *cost, record["claim"])
         Console().print(table)
-    typer.echo("Seconds on 2 cores. A run takes seconds at quick, minutes at small, hours on a GPU at paper scale.")
+    typer.echo("Figures: on 2 cores. Networks: on one core at quick and small; at paper on one GPU, reckoned from its")
+    typer.echo("operations at 10 TFLOP/s. Studies share runs, so together they cost less.")
     typer.echo("The paper's labels work as ids; so do the groups numerical, trained and all.")
 
 
@@ -76,13 +84,17 @@ def _figure(entry: Experiment) -> dict[str, Any]:
 
 
 def _study(study: Study) -> dict[str, Any]:
-    runs = {scale: len(study.cells(scale)) * study.seeds[scale] for scale in ("quick", "small", "paper")}
+    from unhinge.experiments.cost import cost_of
+
+    costs = {scale: cost_of(study, scale) for scale in ("quick", "small", "paper")}
     return {
         "id": study.id,
         "kind": study.kind,
         "label": study.label,
         "claim": study.claim,
-        "runs": runs,
+        "runs": {scale: cost.runs for scale, cost in costs.items()},
+        "cost": {scale: str(cost) for scale, cost in costs.items()},
+        "hours": {scale: cost.hours for scale, cost in costs.items()},
         "orderings": [ordering.statement for ordering in study.orderings],
     }
 

@@ -63,12 +63,19 @@ class Task:
 
 
 def measured(task: Task) -> dict[str, Any] | None:
-    """What was measured of it, if that lies there whole."""
+    """What was measured of it, if that lies there whole; one with unknown images answers for one without."""
+    paths = [task.path]
+    if task.ood is None:
+        paths += sorted(task.path.parent.glob(f"{task.name}-*.json"))
+    return next((result for path in paths if (result := _read(path, task.recipe)) is not None), None)
+
+
+def _read(path: Path, recipe: Recipe) -> dict[str, Any] | None:
     try:
-        result = json.loads(task.path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return result if isinstance(result, dict) and result.get("recipe") == asdict(task.recipe) else None
+    return result if isinstance(result, dict) and result.get("recipe") == asdict(recipe) else None
 
 
 def follow(task: Task) -> dict[str, Any]:

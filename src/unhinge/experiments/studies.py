@@ -19,7 +19,7 @@ from unhinge.experiments.paper_numbers import IMBALANCED_STEP, LONG_TAILED, OOD,
 from unhinge.experiments.study import Ordering, Study
 from unhinge.training import Recipe
 
-__all__ = ["STUDIES", "base", "find_study"]
+__all__ = ["NETWORKS", "STUDIES", "base", "find_study", "train_images"]
 
 Changes = Mapping[str, Any]
 PAL: Changes = {"loss": "unhinged", "head": "pal"}
@@ -42,11 +42,14 @@ def base(scale: str, data: str, imbalance: str | None = None, steps: int = SMALL
     return Recipe(data="digits", imbalance=imbalance, model="convnet", width=16, batch=64, lr=0.05, epochs=25)
 
 
-def _steps_per_epoch(recipe: Recipe) -> int:
+def train_images(recipe: Recipe) -> int:
+    """How many images a recipe trains on (of digits about, since their classes differ by a few)."""
     each, classes = SIZES[recipe.data]
-    counts = [each] * classes
-    images = sum(Imbalance.parse(recipe.imbalance).counts(counts)) if recipe.imbalance else each * classes
-    return math.ceil(images / recipe.batch)
+    return sum(Imbalance.parse(recipe.imbalance).counts([each] * classes)) if recipe.imbalance else each * classes
+
+
+def _steps_per_epoch(recipe: Recipe) -> int:
+    return math.ceil(train_images(recipe) / recipe.batch)
 
 
 def _penalized(recipe: Recipe, strength: float) -> Recipe:

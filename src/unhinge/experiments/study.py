@@ -146,4 +146,5 @@ def _welch(a: Sequence[float], b: Sequence[float]) -> float | None:
         return None
     from scipy import stats
 
-    return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
+    moments = [(*mean_and_spread(sample), len(sample)) for sample in (a, b)]
+    return float(stats.ttest_ind_from_stats(*moments[0], *moments[1], equal_var=False).pvalue)

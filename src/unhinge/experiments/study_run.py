@@ -49,7 +49,7 @@ def reproduce_studies(
     """
     folder = writable(Path(out))
     runs = writable(folder / "runs")
-    plans = [_planned(study, scale, seeds, runs, data_root) for study in studies]
+    plans = _shared([_planned(study, scale, seeds, runs, data_root) for study in studies])
     tasks = {place.task.name: place.task for plan in plans for place in plan}  # each run once, whoever shares it
     answers = {name: kept for name, task in tasks.items() if (kept := measured(task)) is not None}
     missing = [task for name, task in tasks.items() if name not in answers]
@@ -61,8 +61,8 @@ def reproduce_studies(
 
     if tell is not None:
         tell(done, len(tasks), "found")
-    # the longest first, so that no worker waits for the last one
-    missing.sort(key=lambda task: -task.recipe.epochs)
+    # A first number in every cell before second ones; and the longest first, so that no worker waits for the last.
+    missing.sort(key=lambda task: (task.recipe.seed, -task.recipe.epochs))
     for task, answer in sweep(missing, follow, jobs=jobs, engine=engine):
         done += 1
         complaint = runs / f"{task.name}.failed.txt"
@@ -99,6 +99,18 @@ def _planned(study: Study, scale: str, seeds: int | None, runs: Path, data_root:
         _Place(cell, seed, Task(replace(cell.recipe, seed=seed), cell.ood, str(runs), root))
         for cell in study.cells(scale)
         for seed in range(study.seeds[scale] if seeds is None else seeds)
+    ]
+
+
+def _shared(plans: Sequence[list[_Place]]) -> list[list[_Place]]:
+    """The same places, where a run that one study measures on unknown images as well serves the others too.
+
+    Otherwise two workers would train one recipe in one folder at the same time.
+    """
+    fuller = {place.task.recipe: place.task for plan in plans for place in plan if place.task.ood is not None}
+    return [
+        [replace(p, task=fuller.get(p.task.recipe, p.task)) if p.task.ood is None else p for p in plan]
+        for plan in plans
     ]
 
 
