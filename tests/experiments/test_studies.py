@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from scipy import stats
 
 from unhinge.experiments import choose, list_studies, reproduce_studies, write_report
 from unhinge.experiments import study_run as study_run_module
-from unhinge.experiments.cell import Cell
+from unhinge.experiments.cell import Cell, Task
 from unhinge.experiments.paper_numbers import LONG_TAILED, OOD
 from unhinge.experiments.study import Ordering, Study, StudyResult, judge, mean_and_spread
 from unhinge.training import Recipe
@@ -202,8 +202,28 @@ def test_a_run_measured_on_unknown_images_serves_the_studies_that_do_not_ask(tmp
 
 def test_every_cell_gets_a_first_number_before_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     order: list[int] = []
-    monkeypatch.setattr(study_run_module, "follow", lambda task: order.append(task.recipe.seed))
-    monkeypatch.setattr(study_run_module, "write_study", lambda *_, **__: None)
-    monkeypatch.setattr(study_run_module, "_extended", lambda result: result)
+
+    def follow(task: Task) -> dict[str, object]:
+        order.append(task.recipe.seed)
+        return {"recipe": asdict(task.recipe), "stopped": "at once", "seconds": 0.0}
+
+    monkeypatch.setattr(study_run_module, "follow", follow)
+    monkeypatch.setattr(study_run_module, "draw_study", lambda *_: None)
     reproduce_studies([STUDY], "quick", tmp_path, seeds=2)
     assert order == [0, 0, 1, 1]
+
+
+def test_every_run_of_the_folder_stands_in_one_table(tmp_path: Path):
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+    only = replace(STUDY, id="collapse", cells=lambda scale: [replace(tiny(scale)[0], ood="patches")])
+    (tmp_path / "runs" / "broken.json").write_text("{")
+    reproduce_studies([only], "quick", tmp_path, seeds=1)
+    with (tmp_path / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3  # both of the first study, though the second asked for another
+    assert {row["loss"] for row in rows} == {"ce", "unhinged"}
+    assert "lr" not in rows[0]  # the same everywhere
+    assert sum(bool(row["energy_auroc"]) for row in rows) == 1
+    for row in rows:
+        kept = json.loads((tmp_path / "runs" / f"{row['run']}.json").read_text())
+        assert float(row["accuracy"]) == kept["accuracy"]

@@ -42,8 +42,14 @@ def _foot(figure: Any, result: StudyResult) -> None:
     done = len(result.measured)
     wanted = len(result.cells) * len(result.seeds)
     part = "" if done == wanted else f" {done} of {wanted} runs so far."
-    text = f"Scale {result.scale}, {len(result.seeds)} seeds; bars and bands: standard deviation over seeds.{part}"
-    figure.supxlabel(text, x=0.01, ha="left", fontsize=8, color="#333333")
+    data = ", ".join(dict.fromkeys(cell.recipe.data for cell in result.cells))
+    seeds = f"{len(result.seeds)} seeds; bars and bands: standard deviation over seeds."
+    text = f"Scale {result.scale} ({data}), {seeds if len(result.seeds) > 1 else '1 seed.'}{part}"
+    stops = [str(run["stopped"]) for run in result.measured.values() if run.get("stopped")]
+    if stops:
+        text += f" {len(stops)} of {done} runs stopped; the first: {stops[0]}."
+    lines = textwrap.wrap(text, int(16 * figure.get_figwidth()))
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8, color="#333333")
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -53,8 +59,9 @@ def _dots(result: StudyResult) -> Any:
     """A table as dots: a row of the table is a line of dots, with the paper's number as a cross where there is one."""
     quantity = result.study.quantities[0]
     columns = result.columns
-    wide = min(len(columns), 4)
-    figure, axes = _figure(wide, -(-len(columns) // wide), 2.9, 0.32 * len(result.rows) + 0.9)
+    wide = len(columns) if len(columns) < 6 else 4
+    width = {1: 6.2, 5: 2.3}.get(len(columns), 2.9)
+    figure, axes = _figure(wide, -(-len(columns) // wide), width, 0.32 * len(result.rows) + 0.9)
     names = result.rows[::-1]
     for axis, column in zip(axes.flat, columns, strict=False):
         for height, row in enumerate(names):
@@ -63,6 +70,9 @@ def _dots(result: StudyResult) -> Any:
             if not math.isnan(mean):
                 bar = 0.0 if math.isnan(spread) else 100 * spread
                 axis.errorbar(100 * mean, height, xerr=bar, color=color, marker="o", ms=5, capsize=2, lw=1.2)
+            elif runs := result.of(row, column):  # trained, but stopped before there was a number
+                halfway = axis.get_yaxis_transform()
+                axis.text(0.5, height, f"{len(runs)} stopped", transform=halfway, ha="center", va="center", fontsize=7)
             paper = next(
                 (dict(c.paper).get(quantity) for c in result.cells if (c.row, c.column) == (row, column)), None
             )
@@ -71,7 +81,7 @@ def _dots(result: StudyResult) -> Any:
         axis.set_yticks(range(len(names)), names if axis in axes[:, 0] else [""] * len(names), fontsize=8)
         axis.set_title(column, loc="left")
         axis.set_xlabel(f"{quantity.replace('_', ' ')} (%)")
-        axis.margins(y=0.08)
+        axis.set_ylim(-0.6, len(names) - 0.4)
     for axis in list(axes.flat)[len(columns) :]:
         axis.set_axis_off()
     _foot(figure, result)
@@ -188,9 +198,6 @@ def _collapse(result: StudyResult) -> Any:
         if log:
             axis.set_yscale("log")
     _foot(figure, result)
-    stops = [str(run["stopped"]) for run in runs if run.get("stopped")]
-    if stops:
-        figure.supxlabel(f"Scale {result.scale}. Stopped: {stops[0]}.", x=0.01, ha="left", fontsize=8, color="#333333")
     return figure
 
 
@@ -236,7 +243,14 @@ def _histograms(result: StudyResult) -> Any:
                     left, [n / total for n in shown[key]], width, align="edge", color=color, alpha=0.55, label=name
                 )
             rate, _ = mean_and_spread(result.values(row, column, f"ood.{score}.fpr95"))
-            axis.set_title(f"{row}, {score}: FPR95 {100 * rate:.1f} %", loc="left", fontsize=8)
+            peaked = max(shown["known"]) > 0.5 * sum(
+                shown["known"]
+            )  # a linear axis would show one bar and nothing else
+            scale = " (log scale)" if peaked else ""
+            axis.set_title(f"{row}, {score}{scale}: FPR95 {100 * rate:.1f} %", loc="left", fontsize=8)
+            if peaked:
+                axis.set_yscale("log")
+            axis.set_yticks([], minor=True)
             axis.set_yticks([])
     axes[0, 0].legend(frameon=False, fontsize=7.5)
     _foot(figure, result)

@@ -36,6 +36,8 @@ def reproduce_studies(
 ) -> list[StudyResult]:
     """Run what is missing, and write each study's table and figure into its own folder of `out`.
 
+    Besides, runs.csv has one line for every run there is, whichever study wanted it. All tables grow with each run.
+
     Arguments:
         studies: What to reproduce.
         scale: `quick`, `small` or `paper`.
@@ -55,6 +57,8 @@ def reproduce_studies(
     missing = [task for name, task in tasks.items() if name not in answers]
     done = len(answers)
     failures: dict[str, str] = {}
+    everything = _found_in(runs) | answers
+    _write_csv(folder / "runs.csv", _summaries(everything))
 
     def result_of(number: int) -> StudyResult:
         return _collected(studies[number], scale, plans[number], answers, failures)
@@ -71,7 +75,8 @@ def reproduce_studies(
             complaint.write_text(answer.details or answer.reason, encoding="utf-8")
         else:
             complaint.unlink(missing_ok=True)
-            answers[task.name] = answer
+            answers[task.name] = everything[task.name] = answer
+            _write_csv(folder / "runs.csv", _summaries(everything))
         if tell is not None:
             tell(done, len(tasks), f"{task.name}{' FAILED' if isinstance(answer, Failure) else ''}")
         # streamed: whoever looks into the folder while it runs sees the numbers there are; figures come at the end
@@ -219,6 +224,38 @@ def _runs(result: StudyResult) -> list[dict[str, Any]]:
             {"row": row, "column": column, "seed": seed, **summary}
             | {key: one.get(key) for key in ("epochs", "steps", "train_images", "feature_norm", "seconds", "stopped")}
         )
+    return rows
+
+
+def _found_in(runs: Path) -> dict[str, dict[str, Any]]:
+    """Every run of the folder, of these studies or of others."""
+    found = {}
+    for path in sorted(runs.glob("*.json")):
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # then it counts as not run
+            continue
+        if isinstance(result, dict) and isinstance(result.get("recipe"), dict):
+            found[path.stem] = result
+    return found
+
+
+def _summaries(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each run: its settings, where they are not all the same, and what was measured."""
+    settings = {name: value for one in results.values() for name, value in one["recipe"].items()}
+    varied = [name for name in settings if len({str(one["recipe"].get(name)) for one in results.values()}) > 1]
+    measures = ("accuracy", "best_accuracy", "ece", "feature_norm", "epochs", "steps", "seconds", "stopped")
+    rows = []
+    for name in sorted(results):
+        one = results[name]
+        detection = {
+            f"{score}_{metric}": value
+            for score, metrics in (one.get("ood") or {}).items()
+            if isinstance(metrics, Mapping)
+            for metric, value in metrics.items()
+        }
+        row = {"run": name} | {key: one["recipe"].get(key) for key in varied}
+        rows.append(row | {key: one.get(key) for key in measures} | detection)
     return rows
 
 
