@@ -357,7 +357,7 @@ def _make() -> list[Study]:
             "The raw loss with a trainable head blows up: norms grow by orders of magnitude, prototypes fall together",
             "collapse",
             _collapse,
-            ("epochs",),
+            ("epochs", "feature_norm"),
             seeds={"quick": 1, "small": 1, "paper": 1},
         ),
         Study(
@@ -366,7 +366,7 @@ def _make() -> list[Study]:
             "What a practitioner would try under a long tail, and the weights that theory asks for",
             "table",
             _for("cifar10", _methods),
-            ("accuracy", "best_accuracy", "ece"),
+            ("accuracy", "best_accuracy", "train_accuracy", "ece"),
             (
                 Ordering("the unhinged loss lies above cross-entropy under a long tail", "PAL", "CE"),
                 Ordering("the penalty helps cross-entropy", "CE, λ=5e-5", "CE"),
@@ -383,7 +383,7 @@ def _make() -> list[Study]:
             "Whether the unhinged loss beats cross-entropy under a long tail depends on the number of steps",
             "steps",
             _for("cifar10", _steps),
-            ("accuracy",),
+            ("accuracy", "train_accuracy"),
             (
                 Ordering("the unhinged loss lies above cross-entropy", "PAL", "CE"),
                 Ordering("weighted unhinged above weighted CE", "PAL, 1/√n weights", "CE, 1/√n weights", ours=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,6 +22,8 @@ __all__ = ["Told", "reproduce_studies", "write_study"]
 
 Told = Callable[[int, int, str], None]  # runs done, runs in all, what was done last
 HALF = "halfway_accuracy"  # test accuracy at the middle of training: who is faster
+PLAIN = ("feature_norm", "epochs")  # quantities that are no shares
+TRAIN = "train_accuracy"  # in the last epoch: who interpolates
 
 
 def reproduce_studies(
@@ -139,8 +142,17 @@ def _collected(
 
 
 def _extended(result: dict[str, Any]) -> dict[str, Any]:
-    curve = result.get("curves", {}).get("test_accuracy") or []
-    return result | {HALF: curve[len(curve) // 2]} if result.get("stopped") is None and curve else result
+    """With what its curves say: the accuracy at half time, how well it fits its own images, where a stopped run was."""
+    curves = {name: _numbers(curve) for name, curve in result.get("curves", {}).items()}
+    if result.get("stopped") is not None:
+        norms = curves.get("feature_norm")
+        return result | {"feature_norm": norms[-1]} if norms else result
+    test, train = (curves.get(name, []) for name in ("test_accuracy", "train_accuracy"))
+    return result | ({HALF: test[len(test) // 2]} if test else {}) | ({TRAIN: train[-1]} if train else {})
+
+
+def _numbers(curve: Sequence[Any]) -> list[float]:
+    return [value for value in curve if isinstance(value, (int, float)) and math.isfinite(value)]
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
@@ -200,7 +212,7 @@ def _table(result: StudyResult) -> list[dict[str, Any]]:
         for quantity in result.study.quantities:
             values = result.values(cell.row, cell.column, quantity)
             mean, spread = mean_and_spread(values)
-            factor = 1.0 if quantity in ("feature_norm", "epochs") else 100.0
+            factor = 1.0 if quantity in PLAIN else 100.0
             rows.append(
                 {
                     "row": cell.row,
@@ -272,7 +284,7 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
     lines = [
         f"# {study.claim}",
         "",
-        f"`{study.id}`, scale `{result.scale}`, {len(result.seeds)} seeds. " + study.note,
+        f"`{study.id}`, scale `{result.scale}`, {_seeds(result)}. " + study.note,
         "",
     ]
     lines += ["Mean ± standard deviation over seeds, shares in percent; in brackets the paper's number.", ""]
@@ -292,6 +304,10 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _seeds(result: StudyResult) -> str:
+    return "1 seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
+
+
 def _grid(corner: str, heads: Sequence[str], result: StudyResult, show: Callable[[str, str], str]) -> list[str]:
     lines = [f"| {corner} | " + " | ".join(heads) + " |", "|" + " --- |" * (len(heads) + 1)]
     lines += [f"| {row} | " + " | ".join(show(row, head) for head in heads) + " |" for row in result.rows]
@@ -305,9 +321,9 @@ def _of_quantity(result: StudyResult, quantity: str, row: str, column: str) -> s
 def _cell(result: StudyResult, row: str, column: str, quantity: str) -> str:
     values = result.values(row, column, quantity)
     paper = next((dict(c.paper).get(quantity) for c in result.cells if (c.row, c.column) == (row, column)), None)
-    factor, digits = (1.0, 3) if quantity in ("feature_norm", "epochs") else (100.0, 2)
+    factor, form = (1.0, ".4g") if quantity in PLAIN else (100.0, ".2f")
     mean, spread = mean_and_spread(values)
-    ours = "" if not values else f"{factor * mean:.{digits}f}"
+    ours = "" if not values else f"{factor * mean:{form}}"
     if len(values) > 1:
-        ours += f" ± {factor * spread:.{digits}f}"
+        ours += f" ± {factor * spread:{form}}"
     return ours + (f" ({paper:.2f})" if paper is not None else "")
