@@ -39,7 +39,7 @@ def cost_of(study: Study, scale: str, seeds: int | None = None) -> Cost:
         >>> from unhinge.experiments.studies import STUDIES
         >>> cost = cost_of(STUDIES["beyond-long-tailed"], "small")
         >>> cost.runs, str(cost)
-        (42, '2 h')
+        (45, '2 h')
     """
     number = study.seeds[scale] if seeds is None else seeds
     distinct = {replace(cell, row="", column="", paper=()) for cell in study.cells(scale)}

@@ -111,6 +111,7 @@ METHODS: Mapping[str, Changes] = {
     "PAL, radius 10": {**PAL, "radius": 10.0},
     "PAL, 1/√n weights": {**PAL, "class_weight": 0.5},
     "PAL, 1/n weights": {**PAL, "class_weight": 1.0},
+    "PAL, radius 10, 1/√n weights": {**PAL, "radius": 10.0, "class_weight": 0.5},
     "FNPAL": FNPAL,
     "FNPAL, rescaled": {**FNPAL, "rescale": True},
     "FNPAL, 1/√n weights": {**FNPAL, "class_weight": 0.5},
@@ -375,6 +376,12 @@ def _make() -> list[Study]:
                 Ordering("1/√n weights help the unhinged loss", "PAL, 1/√n weights", "PAL", ours=True),
                 Ordering("1/n over-corrects", "PAL, 1/√n weights", "PAL, 1/n weights", ours=True),
                 Ordering("weighted unhinged above weighted CE", "PAL, 1/√n weights", "CE, 1/√n weights", ours=True),
+                Ordering(
+                    "with a radius, weighted unhinged above weighted CE",
+                    "PAL, radius 10, 1/√n weights",
+                    "CE, 1/√n weights",
+                    ours=True,
+                ),
             ),
         ),
         Study(
