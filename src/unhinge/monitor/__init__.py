@@ -1,0 +1,25 @@
+"""Neural collapse, norms and the theory's prediction, epoch by epoch, during anyone's training.
+
+>>> import torch
+>>> from torch import nn
+>>> from unhinge.monitor import Monitor
+>>> model, loss_fn = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), nn.CrossEntropyLoss()
+>>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+>>> batches = [(torch.randn(12, 8), torch.arange(12) % 3) for _ in range(2)]
+>>> with Monitor(model, loss=loss_fn, lr=0.1) as monitor:
+...     for epoch in range(2):
+...         for images, labels in batches:
+...             optimizer.zero_grad()
+...             loss_fn(model(images), labels).backward()
+...             optimizer.step()
+...         found = monitor.compute()  # a flat dict of floats, for any logger
+>>> found["examples"], sorted(found)[-2:]
+(24.0, ['weight_norm_ratio', 'weight_norm_rms'])
+
+For Lightning: ``Trainer(callbacks=[MonitorCallback()])``.
+"""
+
+from unhinge.monitor.hook import Monitor
+from unhinge.monitor.lightning import MonitorCallback
+
+__all__ = ["Monitor", "MonitorCallback"]

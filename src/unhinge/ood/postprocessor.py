@@ -1,0 +1,107 @@
+"""A postprocessor as OpenOOD has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from rich.progress import track
+from torch import Tensor, nn
+
+from unhinge.monitor.foreign import Adopted
+from unhinge.monitor.head import find_head
+from unhinge.ood.scores import Score, check_score, device_of, outputs, score_of
+
+__all__ = ["ScorePostprocessor"]
+
+
+class ScorePostprocessor(Adopted):
+    r"""Predictions and confidences in the convention of OpenOOD: **larger means in-distribution**.
+
+    The confidences are the scores of :func:`unhinge.metrics.ood_scores`. Where OpenOOD is installed it is one of its
+    ``BasePostprocessor``: ``Evaluator(net, id_name="cifar10", postprocessor=ScorePostprocessor(score="norm"))``.
+
+    Arguments:
+        config: OpenOOD's configuration, of which ``postprocessor.postprocessor_args`` may hold `score`, `head` and
+            `temperature`, and ``postprocessor.postprocessor_sweep`` a list of temperatures; they come before the rest.
+        score: ``"softmax"``, ``"energy"`` or ``"norm"`` (of the features that enter the head).
+        head: The last linear layer, or its name, where it is not found; only ``"norm"`` asks for it.
+        temperature: :math:`T` of softmax and energy.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).eval()
+        >>> loader = [{"data": torch.randn(5, 4), "label": torch.tensor([0, 1, 0, 1, 1])} for _ in range(2)]
+        >>> predicted, confidence, label = ScorePostprocessor(score="energy").inference(net, loader, progress=False)
+        >>> predicted.shape, confidence.shape, label.tolist()
+        ((10,), (10,), [0, 1, 0, 1, 1, 0, 1, 0, 1, 1])
+    """
+
+    _families: ClassVar = (("openood.postprocessors", "BasePostprocessor"),)
+    APS_mode = False  # whether the evaluator searches for a temperature among those of args_dict
+    hyperparam_search_done = False
+
+    def __init__(
+        self,
+        config: Any = None,
+        score: Score = "energy",
+        *,
+        head: nn.Module | str | None = None,
+        temperature: float = 1.0,
+    ) -> None:
+        self.config = config
+        section = _entry(config, "postprocessor")
+        given = _entry(section, "postprocessor_args")
+        self.args_dict: Any = _entry(section, "postprocessor_sweep") or {}
+        self.score: Score = _entry(given, "score") or score
+        self.head: nn.Module | str | None = _entry(given, "head") or head
+        self.temperature: float = _entry(given, "temperature") or temperature
+        check_score(self.score, self.temperature)
+        self._found: tuple[nn.Module, nn.Module] | None = None
+
+    def setup(self, net: nn.Module, id_loader_dict: Any, ood_loader_dict: Any) -> None:
+        """Nothing to fit; the head is looked for, so that it is told now if there is none."""
+        self._head_of(net)
+
+    @torch.no_grad()
+    def postprocess(self, net: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
+        """Predicted classes and confidences of one batch, shape :math:`(n,)` each."""
+        logits, features = outputs(net, data, self._head_of(net))
+        return logits.argmax(1), score_of(self.score, self.temperature, logits, features)
+
+    def inference(
+        self, net: nn.Module, data_loader: Iterable[Mapping[str, Any]], progress: bool = True
+    ) -> tuple[NDArray[np.int_], NDArray[np.float32], NDArray[np.int_]]:
+        """Predicted classes, confidences and labels of a loader of ``{"data": ..., "label": ...}``, as arrays."""
+        quiet = not progress or (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0)
+        device = device_of(net)
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        for batch in track(data_loader, "scoring", disable=quiet):
+            predicted, confidence = self.postprocess(net, batch["data"].to(device))
+            parts.append((predicted.cpu(), confidence.cpu(), torch.as_tensor(batch["label"]).cpu()))
+        if not parts:
+            raise ValueError('the loader is empty; it must yield {"data": ..., "label": ...}.')
+        classes, scores, labels = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
+        return classes.astype(int), scores, labels.astype(int)
+
+    def set_hyperparam(self, hyperparam: list[float]) -> None:
+        """Take the first as the temperature, as OpenOOD's search over `args_dict` does."""
+        self.temperature = hyperparam[0]
+
+    def get_hyperparam(self) -> float:
+        return self.temperature
+
+    def _head_of(self, net: nn.Module) -> nn.Module | None:
+        if self.score != "norm":
+            return None
+        if self._found is None or self._found[0] is not net:
+            self._found = net, find_head(net, self.head)
+        return self._found[1]
+
+
+def _entry(config: Any, name: str) -> Any:
+    """Of a mapping or an object, or None."""
+    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
