@@ -63,6 +63,7 @@ def predictions(draw):
 
 @given(predictions())
 def test_the_error_is_that_of_the_definition(case):
+    """[eq: calibration]."""
     p, y, bins = case
     guesses = [row.index(max(row)) for row in p.tolist()]
     right = [guess == label for guess, label in zip(guesses, y.tolist(), strict=True)]

@@ -66,6 +66,7 @@ def same(found, expected, rel=1e-8, floor=1e-10):
 
 @given(networks())
 def test_the_measures_are_those_of_the_definitions(network):
+    """[eq: collapse]."""
     features, weight, target, bias = network
     same(neural_collapse(features, weight, target), measures(features, weight, target))
     same(neural_collapse(features, weight, target, bias), measures(features, weight, target, bias))

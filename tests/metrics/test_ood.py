@@ -47,6 +47,7 @@ def oracle(inside: list[float], outside: list[float]) -> dict[str, Fraction]:
 
 @given(pairs)
 def test_the_metrics_are_those_of_the_definitions(scores):
+    """[eq: ood-metrics]."""
     inside, outside = scores
     found = ood_metrics(torch.tensor(inside, dtype=torch.float64), torch.tensor(outside, dtype=torch.float64))
     assert list(found) == ["fpr95", "auroc", "aupr_in", "aupr_out"]
@@ -135,6 +136,7 @@ def test_an_unknown_convention_is_refused():
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_the_scores_are_the_largest_probability_the_negative_energy_and_the_norm(temperature):
+    """[eq: ood-scores]."""
     logits, features = 3 * torch.randn(7, 4, dtype=torch.float64), torch.randn(7, 5, dtype=torch.float64)
     found = ood_scores(logits, features, temperature=temperature)
     assert list(found) == ["softmax", "energy", "norm"]

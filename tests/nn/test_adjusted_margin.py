@@ -48,6 +48,7 @@ def gradient(features: Tensor, weight: Tensor, target: Tensor, **options: object
 def test_value_and_gradient_are_those_of_the_corrected_formula(
     classes: int, theta: float, norm: float, gamma: float, epsilon: float, seed: int
 ):
+    """[eq: adjusted-margin]."""
     weight = simplex(classes, 1.7)
     y = seed % classes
     h = at_angle(weight[y], theta, norm, seed)
@@ -62,6 +63,7 @@ def test_value_and_gradient_are_those_of_the_corrected_formula(
 @pytest.mark.parametrize("epsilon", [0.01, 0.05, 0.3])
 @pytest.mark.parametrize("theta", [math.pi, math.pi - 1e-12, math.pi - 1e-6, math.pi - 1e-3, math.pi - 0.1])
 def test_inside_the_zone_the_gradient_has_the_norm_the_theory_gives(theta: float, epsilon: float):
+    """[eq: adjusted-margin]."""
     weight, gamma, norm = simplex(5, 2.0), 0.25, 3.0
     h = at_angle(weight[1], theta, norm)
     g = gradient(h, weight, torch.tensor(1), gamma=gamma, epsilon=epsilon)

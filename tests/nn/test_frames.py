@@ -38,6 +38,7 @@ def smallest_angle(rows: torch.Tensor) -> float:
 
 @given(st.integers(2, 40), st.integers(0, 30), st.integers(0, 1000))
 def test_a_simplex_has_unit_rows_equal_angles_and_no_sum(classes, spare, seed):
+    """[eq: simplex]."""
     frame = simplex_etf(classes, classes - 1 + spare, seeded(seed))
     gram = torch.full((classes, classes), -1 / (classes - 1), dtype=torch.float64).fill_diagonal_(1.0)
     assert (frame @ frame.T - gram).abs().max() < 16 * EPS
@@ -245,6 +246,7 @@ KNOWN = [
 
 @pytest.mark.parametrize(("classes", "dim", "degrees"), KNOWN)
 def test_no_known_arrangement_beats_the_bound_and_the_bound_is_near(classes, dim, degrees):
+    """[eq: angle-bound]."""
     assert degrees <= math.degrees(angle_bound(classes, dim).angle) <= 1.07 * degrees
 
 

@@ -87,6 +87,7 @@ def calls(draw: st.DrawFn) -> Call:
 
 @given(calls())
 def test_value_and_gradients_are_those_of_the_loss_on_logits(call: Call):
+    """[eq: many-classes]."""
     leaves = call.leaves()
     ours, theirs = call.without_logits(), call.with_logits()
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12, equal_nan=True)

@@ -78,6 +78,7 @@ def test_the_loop_with_the_term_of_cross_entropy_is_cross_entropy(call: Call):
 
 @given(calls(), st.sampled_from(GAMMAS))
 def test_the_unhinged_loss_is_the_loop_with_its_own_term(call: Call, gamma: float | None):
+    """[eq: unhinged]."""
     expected = loop_loss(unhinged_term(gamma), call.logits, call.target, call.axis, **call.options)
     close(UF.unhinged_loss(call.logits, call.target, gamma, **call.options), expected)
     close(UnhingedLoss(gamma, **call.options)(call.logits, call.target), expected)
@@ -128,6 +129,7 @@ def test_the_hinge_loss_is_the_number_of_classes_times_that_of_torch():
 
 
 def test_far_inside_the_margin_the_hinge_loss_is_the_unhinged_one():
+    """[eq: hinge]."""
     logits, target = torch.randn(6, 5), torch.randint(5, (6,))
     unhinged = UF.unhinged_loss(logits, target, reduction="none")
     close(UF.multiclass_hinge_loss(logits, target, 100.0, reduction="none"), 4 * (unhinged + 100), 1e-5)
@@ -354,6 +356,7 @@ def test_the_representation_tells_what_was_changed():
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=8).filter(any), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
 def test_class_weights_are_powers_of_the_counts_with_mean_one_over_the_examples(counts: list[int], power: float):
+    """[eq: class-weights]."""
     weights = class_weights(torch.tensor(counts, dtype=torch.float64), power)
     seen = [c for c, n in enumerate(counts) if n > 0]
     for a in seen:

@@ -66,6 +66,7 @@ class Pair:
 @pytest.mark.parametrize("gamma", [None, 0.0, 0.04, 0.7])
 @pytest.mark.parametrize("decay", [0.0, 5e-4, 0.1])
 def test_hundreds_of_steps_equal_dense_sgd(gamma, decay):
+    """[eq: many-classes]."""
     pair = Pair(classes=23, dim=5, gamma=gamma, decay=decay)
     for k in range(200):
         lr = 0.5 * (1 + math.cos(math.pi * k / 200))

@@ -75,6 +75,7 @@ def test_the_radius_asked_for_is_the_radius_features_are_trained_to(
 
 
 def test_loss_and_penalty_together_are_a_squared_error():
+    """[eq: radius]."""
     weight, target = simplex(5), torch.tensor([0, 3])
     penalty = FeatureNormPenalty.for_radius(2.0, 5)
 
@@ -144,6 +145,7 @@ def test_forward_changes_nothing_and_backward_multiplies_by_the_norm_of_each_row
 
 
 def test_descent_with_it_is_the_rescaled_descent_of_the_theory():
+    """[eq: rescaled-rate]."""
     generator = torch.Generator().manual_seed(1)
     weight, target, lr = simplex(3), torch.tensor([0, 1, 2, 0]), 0.7
     start = 3 * torch.randn(4, 3, generator=generator, dtype=torch.float64)
@@ -200,6 +202,7 @@ def test_it_compiles_to_one_graph_within_a_model():
 
 @given(st.integers(0, 1000), st.booleans())
 def test_centred_logits_are_products_with_prototypes_less_their_mean(seed: int, biased: bool):
+    """[eq: centered-logits]."""
     generator = torch.Generator().manual_seed(seed)
     features, weight, bias = (
         torch.randn(s, generator=generator, dtype=torch.float64) for s in ((2, 3, 4), (5, 4), (5,))

@@ -259,3 +259,29 @@ def test_a_network_of_timm_gets_a_new_head(name):
     assert any(isinstance(module, ETFHead) for module in model.modules())
     if residual:
         assert (model.forward_features(torch.randn(1, 3, 64, 64)) < 0).any()
+
+
+class Restless(nn.Module):
+    """A block whose forward pass counts and draws, as a moving average or a stochastic depth would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.count += 1
+        return x * torch.rand(())
+
+
+def test_looking_for_the_head_leaves_buffers_modes_and_random_numbers_alone():
+    model = nn.Sequential(nn.Linear(4, 4), Restless(), nn.ReLU(), nn.Linear(4, 3))
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    replace_head(model, nn.Linear(4, 3, bias=False), remove_last_relu=True)
+    torch.manual_seed(0)
+    replace_head(model, lambda p, c: nn.Identity())
+    assert torch.equal(torch.rand(3), expected)
+    assert model[1].count == 0
+    assert all(module.training for module in model.modules())

@@ -68,6 +68,7 @@ def test_the_limit_is_where_gradient_descent_goes(weighted: bool, decays: tuple[
 def test_one_representative_per_class_has_the_limit_of_all_examples(
     counts: list[int], gamma: float | None, decays: tuple[float, float], seed: int
 ):
+    """[eq: representatives]."""
     features, labels, weight = tensors(counts, seed=seed)
     found = ending(measure_arrays(features, labels, weight), gamma, *decays)
     state = LayerPeeled(labels, len(counts), gamma, *decays).flow(features, weight).direction()

@@ -44,6 +44,7 @@ def data(counts: list[int], dim: int = 4, seed: int = 0, spread: float = 1.0) ->
 def test_the_gradient_of_the_objective_vanishes_at_the_solution(
     counts: list[int], gamma: float | None, alpha: float, penalty: float, class_weight: Any, weighted: bool
 ):
+    """[eq: linear-classifier]."""
     x, y = data(counts)
     sample = np.random.default_rng(1).uniform(0.5, 2, len(y)) if weighted else np.ones(len(y))
     model = UnhingedClassifier(gamma=gamma, alpha=alpha, logit_penalty=penalty, class_weight=class_weight)
@@ -124,6 +125,7 @@ def test_symmetric_label_noise_only_shrinks_the_prototypes():
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
 def test_a_kernel_is_the_linear_classifier_on_its_features(class_weight: Any):
+    """[eq: kernel-classifier]."""
     x, y = data([15, 8, 5], dim=3)
     new = np.random.default_rng(5).normal(size=(20, 3))
 
@@ -182,6 +184,7 @@ def test_a_large_common_offset_costs_no_digits():
 
 
 def test_the_scale_minimizes_the_log_loss_of_held_out_predictions():
+    """[eq: temperature]."""
     x, y = data([40, 40, 40])
     model = UnhingedClassifier().fit(x, y)
     fold = fold_of(digest_of(x))

@@ -56,6 +56,7 @@ def decays(case: Case) -> Case:
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", NAMED)
 def test_descent_is_sgd(name, options):
+    """[eq: symbol], [eq: momentum], [eq: propagator]."""
     case = decays(NAMED[name])
     agree(case, case.descent(**options), tuple(same(rate) for rate in case.lr), **options)
 
@@ -97,7 +98,8 @@ def test_descent_of_any_problem_is_exact(case, steps, decoupled):
 @pytest.mark.parametrize("steps", [10**4, 10**6, 10**8])
 @pytest.mark.parametrize("gamma", [1e-4, 1e-7])
 def test_momentum_keeps_small_gaps(gamma, steps):
-    """At gamma near 0 two modes grow almost alike; their difference decides the direction after 1/gap steps."""
+    """At gamma near 0 two modes grow almost alike; their difference decides the direction after 1/gap steps
+    [eq: momentum]."""
     case = make_case([2, 2, 2], gamma=gamma)
     exact(case.descent(momentum=0.9), DenseDescent(case, momentum=0.9).at(steps), steps)
 
@@ -160,6 +162,7 @@ def test_descent_follows_proportional_pairs_as_sgd_does(name, options):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("names", [("cosine", "step"), ("warmup", "callable"), ("exponential", "piecewise")], ids=str)
 def test_descent_follows_unrelated_pairs_as_sgd_does(names, options):
+    """[eq: ordered-product]."""
     (one, rate_one), (two, rate_two) = (SCHEDULES[name] for name in names)
     case = decays(make_case([3, 2, 1], gamma=0.3, bias=True))
     agree(case, case.descent(lr=(one, two), **options), (rate_one, rate_two), **options)
@@ -186,6 +189,7 @@ def test_descent_with_steps_too_large_is_still_sgd(rate, options):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", ["balanced", "imbalanced", "weighted", "sqrt weights", "soft", "soft, weighted"])
 def test_anchored_descent_is_sgd_on_the_features(name, options):
+    """[eq: anchored]."""
     case = decays(NAMED[name])
     path = case.problem().anchored_descent(case.features, case.weight, case.bias, lr=case.lr, **options)
     agree(case, path, tuple(same(rate) for rate in case.lr), frozen=True, **options)

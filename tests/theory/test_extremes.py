@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oracles import assert_exact
 from strategies import Case, cases, make_case, named_cases, soft_cases
-from unhinge import cosine, warmup
+from unhinge import LayerPeeled, cosine, warmup
 
 NAMED = named_cases()
 SCALES = st.sampled_from([1e-150, 1e-40, 1e-8, 1.0, 1e8, 1e40, 1e150])
@@ -153,3 +153,17 @@ def test_beyond_the_largest_float_norms_and_losses_are_infinite_with_the_right_s
     assert path.feature_norm(1e6).item() == float("inf")
     assert path.loss(1e6).item() == -float("inf")
     assert path.log_norm(1e6).item() == pytest.approx(1.5 / (3 * 3**0.5) * 1e6, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["flow", "kernel"])
+def test_a_distance_whose_square_underflows_is_still_a_number(kind):
+    labels = torch.arange(12) % 4
+    generator = torch.Generator().manual_seed(0)
+    features, weight = (torch.randn(rows, 6, generator=generator, dtype=torch.float64) for rows in (12, 4))
+    problem = LayerPeeled(labels, 4)
+    if kind == "flow":
+        path = problem.flow(features, weight, lr=1.0)
+    else:
+        path = problem.kernel_flow(features, weight, torch.eye(12, dtype=torch.float64), lr=1.0)
+    near, far = path.distance(torch.tensor([500.0, 3000.0])).log()  # e^-96 and e^-577, whose square is below any float
+    torch.testing.assert_close((far - near) / 2500, path.rate(), rtol=1e-12, atol=0)

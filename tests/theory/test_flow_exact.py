@@ -37,6 +37,7 @@ def agree(case: Case, path, exact: Exact, time: float, eps: float = 64.0, log_ep
 @pytest.mark.parametrize("time", TIMES)
 @pytest.mark.parametrize("name", HARD)
 def test_the_flow_is_exact_at_any_time(name, time):
+    """[eq: flow-solution], [eq: log-scale]."""
     case = HARD[name]
     agree(case, case.flow(), DenseFlow(case).at(time), time)
 
@@ -61,6 +62,7 @@ def test_the_flow_is_exact_while_modes_compete(case, power):
 @settings(max_examples=20)
 @given(cases(kind="long"), st.floats(0, 12))
 def test_the_flow_of_strongly_imbalanced_classes_is_exact(case, power):
+    """[eq: gaps]."""
     time = 10.0**power
     agree(case, case.flow(), ThinFlow(case).at(time), time)
 
@@ -105,6 +107,7 @@ def test_the_flow_with_one_side_frozen_is_exact(case, power, features_frozen):
 @pytest.mark.parametrize("counts", [[3, 3, 3, 3], [7, 2, 2, 1], [300, 5, 1, 1]], ids=str)
 @pytest.mark.parametrize("weights", [None, "sqrt", torch.tensor([0.3, 1.0, 2.0, 5.0])], ids=["none", "sqrt", "given"])
 def test_singular_values_are_those_of_the_target_matrix(counts, gamma, weights):
+    """[eq: secular]."""
     case = make_case(counts, gamma=gamma, class_weight=weights)
     values = torch.tensor(singular_values(case), dtype=torch.float64)
     assert_exact(case.problem().singular_values, values, 16)
@@ -113,6 +116,7 @@ def test_singular_values_are_those_of_the_target_matrix(counts, gamma, weights):
 
 @pytest.mark.parametrize("name", SOFT)
 def test_singular_values_of_soft_labels_are_those_of_the_target_matrix(name):
+    """[eq: reduced-target]."""
     values = torch.tensor(singular_values(SOFT[name]), dtype=torch.float64)
     assert_exact(SOFT[name].problem().singular_values, values, 16)
 
@@ -129,6 +133,7 @@ def test_the_two_oracles_agree(name, time):
 @pytest.mark.parametrize("classes", [2, 3, 4, 6, 11])
 @pytest.mark.parametrize("edge", [False, True])
 def test_a_gamma_that_rounds_from_a_special_fraction_means_the_fraction(classes, edge):
+    """[eq: nu]."""
     if edge and classes == 2:
         pytest.skip("two classes have no edge")
     gamma = 2 / (classes - 2) if edge else 1 / (classes - 1)

@@ -30,6 +30,7 @@ def near(state, features: np.ndarray, weight: np.ndarray, eps: float, bias: np.n
 @pytest.mark.parametrize("time", [0.7, 12.0, 90.0])
 @pytest.mark.parametrize("name", NAMED)
 def test_the_flow_is_the_matrix_exponential(name, time):
+    """[eq: flow-solution], [eq: phi]."""
     case = NAMED[name]
     near(case.flow().at(time), *expm_flow(case, time), eps=20_000)
 
@@ -82,6 +83,7 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_knows_its_rate_and_its_integral(name):
+    """[eq: clock]."""
     import scipy.integrate
 
     given, rate, breaks = SCHEDULES[name]
@@ -116,6 +118,7 @@ PAIRS = [
 @pytest.mark.parametrize("names", PAIRS, ids=str)
 @pytest.mark.parametrize("decays", [(0.0, 0.0), (0.3, 0.1)], ids=str)
 def test_the_flow_under_unrelated_schedules_is_that_of_an_ode_solver(names, time, decays):
+    """[eq: ordered]."""
     (one, rate_one, breaks_one), (two, rate_two, breaks_two) = (SCHEDULES[name] for name in names)
     case = make_case([3, 2, 1], gamma=0.4, bias=True, feature_decay=decays[0], weight_decay=decays[1])
     breaks = sorted({*breaks_one, *breaks_two})
@@ -156,7 +159,7 @@ def test_anchored_flow_is_that_of_an_ode_solver(name, names):
 @pytest.mark.parametrize("decay", [0.0, 1e-3, 2.0])
 @pytest.mark.parametrize("name", ["balanced", "imbalanced", "weighted", "soft"])
 def test_anchored_flow_is_theorem_3(name, decay, time):
-    """Per entry, h' = eta (v - lambda h) with v = W M: solved by mpmath."""
+    """Per entry, h' = eta (v - lambda h) with v = W M: solved by mpmath  [eq: anchored], [eq: falling]."""
     import mpmath as mp
 
     case = NAMED[name].change(feature_decay=decay)
@@ -175,7 +178,7 @@ def test_anchored_flow_is_theorem_3(name, decay, time):
 @settings(max_examples=20)
 @given(cases(), st.floats(0, 20))
 def test_the_flow_moves_along_minus_the_gradient(case, time):
-    """dZ/dt by a symmetric difference of the path, -lr grad by autograd of the real loss."""
+    """dZ/dt by a symmetric difference of the path, -lr grad by autograd of the real loss  [eq: problem], [eq: bias]."""
     path = case.flow()
     h = 1e-4 / max(1e-3, *(rate * (1 + case.feature_decay + case.weight_decay) for rate in case.lr))
     before, now, after = (path.at(torch.tensor(time + shift * h, dtype=torch.float64)) for shift in (1, 2, 3))

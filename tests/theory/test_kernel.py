@@ -106,6 +106,7 @@ CLASS_WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=F64)
 @pytest.mark.parametrize("targets", ["hard", "soft", "weighted", "sqrt"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_answer_is_that_of_the_dense_exponential(name: str, targets: str, decays: tuple[float, float]) -> None:
+    """[eq: kernel-flow], [eq: kernel-damped]."""
     kernel, whole = KERNELS[name]
     weights = {"weighted": CLASS_WEIGHT, "sqrt": one_hot(LABELS).sum(0).rsqrt()}.get(targets)
     asked = {"weighted": CLASS_WEIGHT, "sqrt": "sqrt"}.get(targets)
@@ -186,6 +187,7 @@ def test_training_in_small_steps_tends_to_the_flow_at_first_order(name: str) -> 
 
 @pytest.mark.parametrize("decays", [(0.0, 0.0), (0.0, 0.1), (0.05, 0.1)])
 def test_the_identity_kernel_is_the_free_flow(decays: tuple[float, float]) -> None:
+    """[eq: kernel-example]."""
     problem = LayerPeeled(LABELS, CLASSES, feature_decay=decays[0], weight_decay=decays[1])
     features, weight = start()
     free = problem.flow(features, weight, bias=normal(CLASSES), lr=0.3)
@@ -256,7 +258,7 @@ def test_an_example_operator_is_asked_once() -> None:
 @pytest.mark.parametrize("kind", ["example", "full", "operator"])
 def test_unseen_inputs_move_as_if_they_had_been_there_without_a_label(kind: str, decays: tuple[float, float]) -> None:
     """A kernel on 7 + 2 inputs, of which 2 exert no pull and, with feature decay, no penalty. The last decays, with a
-    definite kernel, wipe out the training features but not those that nothing penalizes."""
+    definite kernel, wipe out the training features but not those that nothing penalizes  [eq: kernel-prediction]."""
     each = DIM if kind == "full" else 1
     joint = random_kernel(9 * each, 6)
     if decays[0] > 1:

@@ -45,6 +45,7 @@ def same_direction(state, features: torch.Tensor, weight: torch.Tensor, budget: 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_the_direction_is_what_huge_times_approach(name):
+    """[eq: direction]."""
     case = NAMED[name]
     exact = DenseFlow(case).at(mp.mpf(10) ** 25)
     state = case.flow().direction()
@@ -74,7 +75,7 @@ def test_the_direction_of_strong_imbalance_is_what_huge_times_approach(case):
 @pytest.mark.parametrize("ratio", [0.01, 1.0, 25.0])
 @pytest.mark.parametrize("gamma", [None, 0.1, 0.9])
 def test_without_decay_only_centred_means_plus_scaled_prototypes_survive(gamma, ratio):
-    """Corollary 1: G = (X + sqrt(s) W) J."""
+    """Corollary 1: G = (X + sqrt(s) W) J  [eq: direction]."""
     case = make_case([3, 3, 3, 3], gamma=gamma, lr=(0.1 * ratio, 0.1))
     g = center(class_means(case) + math.sqrt(ratio) * case.weight)
     same_direction(case.flow().direction(), spread(case, g), g / math.sqrt(ratio), 1e-14)
@@ -104,7 +105,7 @@ def test_beyond_the_edge_all_features_become_one_vector_and_accuracy_tends_to_on
 @pytest.mark.parametrize("decays", [(0.1, 0.4), (0.3, 0.3), (2.0, 0.01)], ids=str)
 @pytest.mark.parametrize("ratio", [0.2, 1.0, 7.0])
 def test_prototypes_and_means_end_parallel_for_every_decay(decays, ratio):
-    """Theory 2.2: self-duality, W = rho X with rho = (s lambda_1 + omega) / (s sigma_1)."""
+    """W = rho X with rho = (s lambda_1 + omega) / (s sigma_1)  [eq: self-duality], [eq: eigenvalues]."""
     case = make_case([2, 2, 2], feature_decay=decays[0], weight_decay=decays[1], lr=(ratio, 1.0))
     sigma = 1.5 / (3 * math.sqrt(2))
     delta = ratio * decays[0] - decays[1]
@@ -119,6 +120,7 @@ def test_prototypes_and_means_end_parallel_for_every_decay(decays, ratio):
 
 @pytest.mark.parametrize("counts", [[9, 4, 2, 1], [21, 20, 20], [50, 3, 3, 2, 1]], ids=str)
 def test_imbalance_ends_in_a_rank_one_direction_that_finds_the_two_largest_classes(counts):
+    """[eq: minority-collapse], [eq: two-classes], [eq: secular-vectors]."""
     case = make_case(counts, gamma=0.3, dim=4)
     path = case.flow()
     state = path.direction()
@@ -130,6 +132,7 @@ def test_imbalance_ends_in_a_rank_one_direction_that_finds_the_two_largest_class
 
 
 def test_classes_tied_at_the_top_leave_the_others_at_zero():
+    """[eq: tied-classes]."""
     case = make_case([4, 4, 4, 2, 1], gamma=0.2, dim=4)
     state = case.flow().direction()
     assert state.weight[3:].abs().max().item() <= 1e-15
@@ -138,6 +141,7 @@ def test_classes_tied_at_the_top_leave_the_others_at_zero():
 
 
 def test_sqrt_weights_restore_the_balanced_dynamics():
+    """[eq: class-weights]."""
     case = make_case([9, 4, 1], class_weight="sqrt", dim=4)
     path = case.flow()
     g = center(class_means(case) + case.weight)
@@ -240,7 +244,7 @@ def test_a_start_at_zero_has_no_direction(question):
 @pytest.mark.parametrize("ratio", [0.25, 1.0, 4.0])
 @pytest.mark.parametrize("split", [1.0, 2.0, 0.25])
 def test_at_the_critical_decay_the_state_converges_to_a_known_limit(ratio, split):
-    """Theory 2.2 at lambda_1 lambda_2 = sigma_1^2, which is exact here: sigma_1 = 1.5 / 6 = 0.25."""
+    """lambda_1 lambda_2 = sigma_1^2 is exact here: sigma_1 = 1.5 / 6 = 0.25  [eq: critical-decay]."""
     case = make_case([4, 4, 4], feature_decay=0.25 * split, weight_decay=0.25 / split, lr=(0.1 * ratio, 0.1))
     path = case.flow()
     lam, sigma = 0.25 * split, 0.25
@@ -317,6 +321,7 @@ def test_the_limit_of_descent_with_a_schedule_that_ends_is_its_last_iterate():
 
 @pytest.mark.parametrize("name", ["balanced", "imbalanced", "weighted", "soft"])
 def test_anchored_features_end_at_their_targets_over_the_decay(name):
+    """[eq: anchored-rate]."""
     from oracles import dense_target_matrix
 
     case = NAMED[name].change(feature_decay=0.2, weight_decay=0.5)
@@ -331,6 +336,7 @@ def test_anchored_features_end_at_their_targets_over_the_decay(name):
 
 
 def test_anchored_features_without_decay_diverge_along_their_targets():
+    """[eq: anchored-rate]."""
     case = NAMED["balanced"]
     path = case.problem().anchored(case.features, case.weight, lr=0.3)
     with pytest.raises(ValueError, match=r"(?s)diverge.*direction"):
@@ -345,6 +351,7 @@ def test_anchored_features_without_decay_diverge_along_their_targets():
 
 @pytest.mark.parametrize("name", HARD)
 def test_growth_is_the_slope_of_the_log_norm(name):
+    """[eq: growth]."""
     case = HARD[name]
     oracle = DenseFlow(case)
     with mp.workdps(50):
@@ -394,6 +401,7 @@ def high_distance(oracle: DenseFlow, time: float, far: float) -> mp.mpf:
 
 @pytest.mark.parametrize("name", HARD)
 def test_the_distance_is_accurate_however_small(name):
+    """[eq: chord]."""
     case = HARD[name]
     path = case.flow()
     rate = -path.rate().item()
@@ -410,6 +418,7 @@ def test_the_distance_is_accurate_however_small(name):
 @pytest.mark.parametrize("gamma", [0.05, 0.2, None, 0.5, 0.9])
 @pytest.mark.parametrize("ratio", [0.25, 1.0, 9.0])
 def test_the_rate_without_decay_is_that_of_corollary_1(gamma, ratio):
+    """[eq: rate]."""
     case = make_case([5, 5, 5, 5], gamma=gamma, lr=(0.1 * ratio, 0.1))
     g = 1 / 3 if gamma is None else gamma
     exponent = max(-4 * g, 2 * g - 2) / (4 * math.sqrt(5))
@@ -420,6 +429,7 @@ def test_the_rate_without_decay_is_that_of_corollary_1(gamma, ratio):
 @pytest.mark.parametrize("ratio", [0.25, 1.0, 9.0])
 @pytest.mark.parametrize("gamma", [0.1, None])
 def test_the_rate_with_decay_is_that_of_theory_2_2(decays, ratio, gamma):
+    """[eq: rate]."""
     case = make_case([2, 2, 2, 2], gamma=gamma, feature_decay=decays[0], weight_decay=decays[1], lr=(ratio, 1.0))
     g = 1 / 3 if gamma is None else gamma
     one, two = (1 + g) / (4 * math.sqrt(2)), (1 + g - 4 * g) / (4 * math.sqrt(2))
@@ -429,7 +439,7 @@ def test_the_rate_with_decay_is_that_of_theory_2_2(decays, ratio, gamma):
 
 
 def test_a_start_without_a_mean_part_converges_faster():
-    """Theory 2.1: the exponent improves to -sigma_1 with, and -2 sigma_1 without, features within their classes."""
+    """The exponent improves to -sigma_1 with, and -2 sigma_1 without, features within their classes  [eq: rate]."""
     case = make_case([2, 2, 2], gamma=0.2, lr=(1.0, 1.0))
     means = spread(case, class_means(case))
     features = case.features - means.mean(0)
@@ -471,7 +481,7 @@ def test_a_rate_can_be_asked_for_another_learning_rate():
 
 @pytest.mark.parametrize("tolerance", [0.5, 1e-3, 1e-12, 1e-100])
 def test_the_time_to_a_distance_is_that_of_the_closed_form(tolerance):
-    """Theory 2.3: s = 1, equal decays, gamma = 1/(C-1)."""
+    """s = 1, equal decays, gamma = 1/(C-1)  [eq: time-to]."""
     case = make_case([3, 3, 3], feature_decay=0.1, weight_decay=0.1, lr=(1.0, 1.0))
     x, w = class_means(case), case.weight
     plus, minus = (center(x + w) / 2).norm() ** 2 * 2, (center(x - w) / 2).norm() ** 2 * 2
@@ -542,6 +552,7 @@ def test_the_best_gamma_has_the_fastest_rate(classes, ratio, decays):
 
 @pytest.mark.parametrize("classes", [3, 5, 100])
 def test_the_best_gamma_solves_the_equation_of_theory_2_3(classes):
+    """[eq: best-gamma]."""
     unit, ratio, one, two = 1 / (classes * math.sqrt(7)), 2.0, 0.4, 0.1
     u = 1 + best_gamma(classes, unit, one, two, ratio)
     v = (classes - 1) * u - classes
@@ -555,6 +566,7 @@ def test_the_best_gamma_of_imbalanced_labels_is_refused_with_the_way_out():
 
 
 def test_the_critical_decay_separates_growth_from_death():
+    """[eq: growth], [eq: critical-decay]."""
     case = make_case([5, 3, 1], gamma=0.3)
     top = case.problem().critical_decay.item()
     assert top == pytest.approx(singular_values(case)[0], rel=1e-14)

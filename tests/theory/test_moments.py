@@ -62,6 +62,7 @@ def assert_close(actual: Tensor, expected: Tensor, eps: float) -> None:
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize(("batch_size", "replacement"), [(1, False), (2, False), (2, True), (3, False)])
 def test_every_sequence_of_batches_in_turn(labels, batch_size, replacement):
+    """[eq: sgd-moments], [eq: batch-draws]."""
     sgd = make(labels, batch_size, replacement)
     assert_close(answers(solve(sgd), torch.arange(3)), enumerated(sgd, 2), eps=32)
 
@@ -90,6 +91,7 @@ def test_simulation_agrees_within_its_standard_error(labels, replacement):
 
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 def test_the_full_batch_is_gradient_descent(labels):
+    """[eq: mean-iterate]."""
     sgd = make(labels, len(labels), False)
     problem = LayerPeeled(sgd.target, len(sgd.weight), sgd.gamma, sgd.feature_decay, sgd.weight_decay)
     path = problem.descent(sgd.features, sgd.weight, lr=sgd.lr)
@@ -102,6 +104,7 @@ def test_the_full_batch_is_gradient_descent(labels):
 
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 def test_noise_makes_the_second_moment_grow_faster(labels):
+    """[eq: excess-growth]."""
     growths = [solve(make(labels, size, False)).excess_growth().item() for size in (1, 2, len(labels))]
     assert growths[0] > growths[1] > growths[2] - 1e-14
     assert growths[1] > 0 or len(labels) == 2
@@ -129,6 +132,7 @@ def test_a_schedule_is_the_steps_one_by_one(name):
 
 
 def test_seven_numbers_are_the_class_pairs_averaged():
+    """[eq: seven]."""
     sgd = make([0, 1, 2, 3] * 3, 2, False, gamma=1 / 3)
     solved = solve(sgd)
     assert solved.balanced

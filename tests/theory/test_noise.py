@@ -44,6 +44,7 @@ def test_smoothing_is_symmetric_noise_of_a_smaller_rate():
 @pytest.mark.parametrize("gamma", [0.0, 0.1, 1 / 3, 0.7])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.74])
 def test_noise_shrinks_the_leading_singular_value_and_no_other(gamma, rate):
+    """[eq: label-noise]."""
     classes, per_class = 4, 3
     labels, *_ = start(classes, per_class)
     problem = LayerPeeled(symmetric_noise(labels, classes, rate), classes, gamma)
@@ -71,7 +72,7 @@ def test_at_the_natural_gamma_noise_only_slows_time(decay):
 
 @pytest.mark.parametrize("gamma", [None, 0.2])
 def test_labels_redrawn_at_every_step_have_the_mean_of_the_soft_labels(gamma):
-    """Every sequence of labels of two examples over three steps: 6^3 paths with their probabilities."""
+    """Every sequence of labels of two examples over three steps: 6^3 paths with their weights  [eq: label-noise]."""
     classes, rate, lr, steps = 3, 0.3, 0.7, 3
     labels, features, weight = start(classes, 1)
     transition = torch.tensor([[0.6, 0.3, 0.1], [0.0, 1.0, 0.0], [0.25, 0.25, 0.5]], dtype=torch.float64)
@@ -105,6 +106,7 @@ def test_labels_redrawn_at_every_step_have_the_mean_of_the_soft_labels(gamma):
 @pytest.mark.parametrize("gamma", [0.1, 0.25, 0.6])
 @pytest.mark.parametrize(("share", "survives"), [(0.99, True), (1.01, False)])
 def test_the_clean_limit_survives_exactly_below_the_tolerated_noise(gamma, share, survives):
+    """[eq: tolerated-noise]."""
     classes = 4
     labels, features, weight = start(classes, 3)
     rate = share * tolerated_noise(classes, gamma)

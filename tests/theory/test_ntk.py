@@ -67,6 +67,7 @@ def jacobian(network: nn.Module, inputs: Tensor) -> Tensor:
 def test_the_kernel_is_the_gram_matrix_of_the_jacobian(
     name: str, cross: bool, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """[eq: ntk]."""
     monkeypatch.setattr(ntk, "ROOM", room)  # 0: by products with the columns of the identity
     network, inputs = NETWORKS[name](), inputs_for(name)
     new = inputs_for(name, 4, seed=8) if cross else inputs

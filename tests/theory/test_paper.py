@@ -39,6 +39,7 @@ def test_the_five_parts_add_up_are_orthogonal_and_are_projections(size):
 @pytest.mark.parametrize("size", CASES)
 @pytest.mark.parametrize("gamma", [0.0, 0.1, 0.5, 2.0])
 def test_each_part_is_an_eigenspace_of_the_gradient_map(size, gamma):
+    """[eq: balanced-modes]."""
     features, weight, labels = start(*size)
     first, second = paper.eigenvalues(size[0], size[1], gamma)
     for part, value in zip(
@@ -56,6 +57,7 @@ def test_each_part_is_an_eigenspace_of_the_gradient_map(size, gamma):
 @pytest.mark.parametrize("rates", [(0.1, 0.1), (0.3, 0.02)])
 @pytest.mark.parametrize("gamma", [0.0, 0.2, 1.0])
 def test_theorem_1_is_the_flow_without_decay(size, rates, gamma):
+    """[eq: flow-solution]."""
     features, weight, labels = start(*size)
     time = torch.tensor(13.0, dtype=torch.float64)
     clocks = rates[0] * time, rates[1] * time
@@ -74,6 +76,7 @@ def test_theorem_1_is_the_flow_without_decay(size, rates, gamma):
 @pytest.mark.parametrize("decays", [(0.3, 0.3), (0.05, 0.4), (0.0, 0.2)])
 @pytest.mark.parametrize("rates", [(0.1, 0.1), (0.3, 0.02)])
 def test_theorem_2_is_the_flow_with_decay(size, decays, rates):
+    """[eq: flow-solution], [eq: phi]."""
     features, weight, labels = start(*size)
     gamma = 0.3
     time = torch.tensor(7.0, dtype=torch.float64)
@@ -91,6 +94,7 @@ def test_theorem_2_is_the_flow_with_decay(size, decays, rates):
 @pytest.mark.parametrize("ratio", [1.0, 0.2, 9.0])
 @pytest.mark.parametrize("decays", [(0.0, 0.0), (0.3, 0.3), (0.05, 0.4)])
 def test_z_bar_z_pi_and_omega_are_direction_and_rate(ratio, decays):
+    """[eq: direction], [eq: rate]."""
     features, weight, labels = start(5, 3, 6)
     gamma = 0.2
     path = LayerPeeled(labels, 5, gamma, *decays).flow(features, weight, lr=(ratio * 0.1, 0.1))

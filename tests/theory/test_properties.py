@@ -162,7 +162,7 @@ def test_the_order_of_the_examples_does_not_matter(case, power, random):
 @pytest.mark.parametrize("name", [name for name, case in NAMED.items() if case.feature_decay == case.weight_decay == 0])
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 30.0])
 def test_without_decay_the_difference_of_second_moments_is_conserved(name, ratio):
-    """H^T H - s W^T W (p x p), for any labels; the parts grow, so errors count against their size."""
+    """H^T H - s W^T W (p x p), for any labels; the parts grow, so errors count against their size  [eq: invariant]."""
     case = NAMED[name].change(lr=(0.1 * ratio, 0.1))
     start = case.features.mT @ case.features - ratio * case.weight.mT @ case.weight
     state = case.flow().at(6.0)

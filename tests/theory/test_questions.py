@@ -32,6 +32,7 @@ KINDS = ["flow", "descent", "momentum", "unrelated", "unrelated descent", "ancho
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMED)
 def test_scalar_answers_are_those_of_the_state(name, kind, time):
+    """[eq: loss-modes]."""
     case = NAMED[name]
     path = path_of(case, kind)
     state = path.at(time)
@@ -70,6 +71,7 @@ def test_the_distance_is_that_to_the_direction(name, kind, time):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["balanced", "imbalanced", "weighted", "unequal decays", "gamma zero"])
 def test_collapse_measures_are_those_of_the_state(name, kind, time):
+    """[eq: collapse]."""
     case = NAMED[name]
     path = path_of(case, kind)
     state = path.at(time)
@@ -115,7 +117,7 @@ def test_a_simplex_frame_has_collapsed():
 @pytest.mark.parametrize("time", [1e2, 1e3, 1e5])
 @pytest.mark.parametrize("gamma", [0.0, 1.0, 0.2])
 def test_accuracy_at_late_times_is_that_of_fifty_digits(gamma, time):
-    """A common part that is far larger than the differences does not drown them."""
+    """A common part far larger than the differences does not drown them [eq: limit-accuracy], [eq: centered-logits]."""
     import mpmath as mp
 
     case = make_case([2, 2, 2, 2], gamma=gamma, dim=4, lr=(1.0, 1.0))

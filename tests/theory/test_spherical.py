@@ -46,7 +46,7 @@ def assert_rows(actual: Tensor, expected: Tensor, eps: float) -> None:
 @pytest.mark.parametrize("rescaled", [False, True])
 @pytest.mark.parametrize("lr", [0.02, 0.5, 3.0, 40.0, 1e4, 1e6])
 def test_descent_is_autograd_on_the_loss(lr, rescaled):
-    """The judge rounds 300 times; alpha reaches 1e5 here."""
+    """The judge rounds 300 times; alpha reaches 1e5 here  [eq: sphere], [eq: sphere-planes], [eq: sphere-step]."""
     features, weight, target = start()
     expected = autograd_descent(features, weight, target, 0.3, lr, 300, rescaled)
     path = Spherical(target, weight, 0.3).descent(features, lr, rescaled)
@@ -96,7 +96,8 @@ def test_schedules_step_by_step(schedule, rescaled):
 @pytest.mark.parametrize("power", [2, 1])
 @pytest.mark.parametrize("alpha", [1e-7, 1 / 161, 1 / 100, 0.3, 1.0, 1.7, 1.99, 3.0, 50.0, 1e5])
 def test_mpmath_confirms_angles_and_norms_from_end_to_end_of_the_circle(alpha, power):
-    """Sixty digits, 200 steps: angles within 64 eps, norms within 64 eps relative, however the steps are asked for."""
+    """Sixty digits, 200 steps: angles within 64 eps, norms within 64 eps relative, however the steps are asked for
+    [eq: moebius], [eq: sphere-series]."""
     for angle in (1e-12, 0.5, 3.0, math.pi - 1e-9):
         problem, features, lr = plane(angle, alpha, power)
         found = mp_descent(features[0].tolist(), [2.0, 0.0], lr, 200, power, digits=40)
@@ -121,6 +122,7 @@ def test_small_angles_keep_their_relative_accuracy(alpha, power):
 
 
 def test_the_tables_of_the_series_follow_from_the_step():
+    """[eq: sphere-series]."""
     tables = [[[Fraction(top, bottom) for top in tops] for bottom, tops in table] for table in (NORM, PHASE, LOGS)]
     assert tables == series_tables(len(NORM))
 
@@ -141,7 +143,7 @@ def test_the_series_is_the_steps_one_by_one(alpha):
 
 
 def test_one_step_reaches_the_target_when_the_invariant_is_zero():
-    """Rescaled, with c w.h = |h|^2: the step ends exactly on the ray of the target."""
+    """Rescaled, with c w.h = |h|^2: the step ends exactly on the ray of the target  [eq: moebius]."""
     problem, features, _ = plane(math.pi / 4, 1.0, 1, norm=2.0)
     norm, along = features.norm().item(), features[0, 0].item()
     path = problem.descent(features, lr=norm**2 / along / 2, rescaled=True)
@@ -186,7 +188,7 @@ def test_decay_up_to_the_first_bursts_is_autograd(lr):
     "schedule", [constant(2.0), cosine(3.0, total=4.0), lambda t: 1 / (1 + t)], ids=["c", "cos", "f"]
 )
 def test_flow_solves_its_ode(rescaled, decay, schedule):
-    """DOP853 at 1e-12: the budget is the judge's, who also stumbles over the end of the cosine."""
+    """DOP853 at 1e-12: the budget is the judge's, who also stumbles over the end of the cosine  [eq: sphere-flow]."""
     features, weight, target = start()
     expected = ode_flow(features, weight, target, 0.3, lambda t: float(schedule(t)), 5.0, rescaled, decay)
     path = Spherical(target, weight, 0.3, decay).flow(features, schedule, rescaled)
@@ -207,6 +209,7 @@ def test_small_steps_are_the_flow():
 @pytest.mark.parametrize("rescaled", [False, True])
 @pytest.mark.parametrize("lr", [0.01, 1.0, 60.0, 1e4])
 def test_the_limit_norm_and_the_rate_are_what_late_steps_show(lr, rescaled):
+    """[eq: sphere-rate]."""
     features, weight, target = start()
     path = Spherical(target, weight).descent(features, lr, rescaled)
     rate = path.rate().item()
@@ -343,6 +346,7 @@ def test_the_hypotheses_say_what_fails():
 
 
 def test_alpha_of_at_most_one_is_what_makes_angles_fall():
+    """[eq: sphere-convergence]."""
     features, weight, target = start()
     problem = Spherical(target, weight)
     edge = problem.descent(features, 1.0).hypotheses().first_alpha

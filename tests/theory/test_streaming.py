@@ -87,6 +87,7 @@ def test_collapse_measures_survive_streaming_but_for_the_one_that_needs_a_covari
 
 @pytest.mark.parametrize("name", KINDS)
 def test_summaries_of_parts_add_up(name):
+    """[eq: merged-scatter]."""
     case = NAMED[name]
     one = summarize([(case.features[:2], case.target[:2])], case.num_classes)
     two = summarize([(case.features[2:5], case.target[2:5])], case.num_classes)
@@ -117,7 +118,8 @@ def test_a_problem_from_a_summary_takes_only_summaries():
 @pytest.mark.parametrize("spread", [1e-6, 1e-10])
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_almost_collapsed_features_keep_an_accurate_scatter(spread, size):
-    """Means of order 100, deviations of 1e-10: a difference of sums of squares would be all rounding."""
+    """Means of order 100, deviations of 1e-10: a difference of sums of squares would be all rounding
+    [eq: merged-scatter]."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(64) % 4
     means = 100 * torch.randn(4, 3, generator=generator, dtype=torch.float64)

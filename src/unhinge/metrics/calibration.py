@@ -128,7 +128,8 @@ def classwise_reliability(probabilities: Any, target: Any, bins: int = 15) -> Re
 
 
 def expected_calibration_error(probabilities: Any, target: Any, bins: int = 15) -> float:
-    r""":math:`ECE = \sum_b \frac{|S_b|}{N} |acc(S_b) - conf(S_b)|`, a fraction in [0, 1].
+    r""":math:`ECE = \sum_b \frac{|S_b|}{N} |acc(S_b) - conf(S_b)|`, a fraction in [0, 1]
+    [eq: calibration].
 
     N predictions in bins of equal width (not of equal number) in confidence; see :func:`reliability`.
 

@@ -17,7 +17,7 @@ __all__ = ["ood_metrics", "ood_scores"]
 
 
 def ood_scores(logits: Any, features: Any = None, temperature: float = 1.0) -> dict[str, Tensor]:
-    r"""Three scores per example, each higher for in-distribution examples; differentiable.
+    r"""Three scores per example, each higher for in-distribution examples; differentiable  [eq: ood-scores].
 
     Arguments:
         logits: :math:`z`, shape :math:`(n, C)`.
@@ -48,7 +48,8 @@ def ood_scores(logits: Any, features: Any = None, temperature: float = 1.0) -> d
 
 
 def ood_metrics(id_scores: Any, ood_scores: Any, positive: Literal["id", "ood"] = "id") -> dict[str, float]:
-    r"""How well a score tells in-distribution from out-of-distribution examples, as fractions in [0, 1].
+    r"""How well a score tells in-distribution from out-of-distribution examples, as fractions in [0, 1]
+    [eq: ood-metrics].
 
     An example is accepted as in-distribution when its score :math:`\ge` the threshold.
 

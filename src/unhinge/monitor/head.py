@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from unhinge.nn.surgery import _owner, _passes, _traced
+from unhinge.nn.tracing import evaluating, is_linear, owner_of, passes, traced, undisturbed
 
 __all__ = ["find_head", "head_parameters"]
 
@@ -29,19 +25,19 @@ def find_head(model: nn.Module, head: nn.Module | str | None = None) -> nn.Modul
         ETFHead(in_features=3, out_features=2, normalize=False, scale=1, trainable=False)
     """
     model = _unwrapped(model)
-    with _undisturbed(model):
+    with undisturbed(model):
         modules = dict(model.named_modules(remove_duplicate=False))
-        names = ", ".join(repr(name) for name, module in modules.items() if name and _linear(module))
-        names = names or ("the model itself" if _linear(model) else "none")
+        names = ", ".join(repr(name) for name, module in modules.items() if name and is_linear(module))
+        names = names or ("the model itself" if is_linear(model) else "none")
         if head is not None:
             found = modules.get(head) if isinstance(head, str) else head
-            if found is None or not _linear(found) or not any(found is module for module in modules.values()):
+            if found is None or not is_linear(found) or not any(found is module for module in modules.values()):
                 came = repr(head) if isinstance(head, str) else type(head).__name__
                 raise ValueError(
                     f"head must be a linear layer of the model, or the name of one, got {came}. There are: {names}."
                 )
             return found
-        graph = None if _linear(model) else _traced(model)
+        graph = None if is_linear(model) else traced(model)
         found = _last_registered(model) if graph is None else _last_called(model, graph)
         if found is None:
             raise ValueError(
@@ -54,15 +50,10 @@ def find_head(model: nn.Module, head: nn.Module | str | None = None) -> nn.Modul
 def head_parameters(head: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Weight and bias as they are now, without a graph."""
     # A parametrized weight is computed when it is read, and in training mode that may move its buffers (spectral norm).
-    with torch.no_grad(), _evaluating(head):
+    with torch.no_grad(), evaluating(head):
         weight, bias = head.weight, getattr(head, "bias", None)
     assert isinstance(weight, Tensor)
     return weight.detach(), bias.detach() if isinstance(bias, Tensor) else None
-
-
-def _linear(module: nn.Module) -> bool:
-    weight = getattr(module, "weight", None)
-    return hasattr(module, "in_features") and isinstance(weight, Tensor) and weight.ndim == 2
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -78,18 +69,18 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 def _last_called(model: nn.Module, graph: fx.Graph) -> nn.Module | None:
     (output,) = (node for node in graph.nodes if node.op == "output")
     node = output.args[0]
-    while isinstance(node, fx.Node) and _passes(model, node) and node.all_input_nodes:
+    while isinstance(node, fx.Node) and passes(model, node) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     if not isinstance(node, fx.Node):
         return None
     # A head of ours is traced into: its last operation tells whose it is.
-    module = model.get_submodule(str(node.target)) if node.op == "call_module" else _owner(model, node)
-    return module if _linear(module) else None
+    module = model.get_submodule(str(node.target)) if node.op == "call_module" else owner_of(model, node)
+    return module if is_linear(module) else None
 
 
 def _last_registered(model: nn.Module) -> nn.Module | None:
     modules = list(model.modules())
-    places = [place for place, module in enumerate(modules) if _linear(module)]
+    places = [place for place, module in enumerate(modules) if is_linear(module)]
     if not places:
         return None
     last = modules[places[-1]]
@@ -97,31 +88,3 @@ def _last_registered(model: nn.Module) -> nn.Module | None:
     # The weights of anything registered later would come after the head, or beside it.
     later = (module for module in modules[places[-1] :] if module not in inside)
     return None if any(list(module.parameters(recurse=False)) for module in later) else last
-
-
-@contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Tracing runs a forward pass in part: draws of random numbers and changes to buffers are taken back."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    state = random.getstate()
-    with _evaluating(model), torch.random.fork_rng(devices=[]), torch.no_grad():
-        try:
-            yield
-        finally:
-            random.setstate(state)
-            for buffer, before in buffers:
-                if not torch.equal(buffer, before):
-                    buffer.copy_(before)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards each module in the mode it was in."""
-    modes = {module: module.training for module in model.modules()}
-    for module in modes:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

@@ -32,7 +32,7 @@ class Bound(NamedTuple):
 
 
 def angle_bound(num_classes: int, dim: int) -> Bound:
-    r"""The largest smallest angle that `num_classes` unit vectors of dimension `dim` could have.
+    r"""The largest smallest angle that `num_classes` unit vectors of dimension `dim` could have  [eq: angle-bound].
 
     Example:
         >>> [round(math.degrees(angle_bound(c, 3).angle), 2) for c in (2, 3, 4, 5, 6, 12, 1000)]

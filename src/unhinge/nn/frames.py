@@ -1,8 +1,9 @@
 r"""Fixed prototypes: the simplex ETF, and well-separated unit vectors with zero mean beyond it.
 
 The unhinged loss sees a fixed classifier only through its rows and their sum, so what a set of prototypes needs is
-unit rows, zero sum and a large smallest angle. Up to :math:`C = 2p` an arrangement with the largest possible smallest
-angle is known and built exactly; beyond, it is optimised, or drawn at random where optimising is too expensive:
+unit rows, zero sum  [eq: minimizers] and a large smallest angle  [eq: angle-bound]. Up to :math:`C = 2p` an arrangement
+with the largest possible smallest angle is known and built exactly; beyond, it is optimised, or drawn at random where
+optimising is too expensive:
 
 ========================  ==========================  =============================================================
 classes                   method                      smallest angle
@@ -46,7 +47,8 @@ def simplex_etf(
 ) -> Tensor:
     r"""A randomly rotated simplex equiangular tight frame: unit rows, equal angles, zero sum.
 
-    :math:`W W^\top = \frac{C}{C-1} I - \frac{1}{C-1} 1 1^\top`, which needs :math:`C \le p + 1`.
+    :math:`W W^\top = \frac{C}{C-1} I - \frac{1}{C-1} 1 1^\top`, which needs :math:`C \le p + 1`
+    [eq: simplex].
 
     Arguments:
         num_classes: The number of vectors :math:`C`, at least 2.

@@ -15,7 +15,7 @@ __all__ = ["ETFHead"]
 
 
 class ETFHead(nn.Module):
-    r"""A linear classifier without bias, in the place of ``nn.Linear``, whose rows form a simplex ETF.
+    r"""A linear classifier without bias, in the place of ``nn.Linear``, whose rows form a simplex ETF  [eq: simplex].
 
     .. math:: z = W h, \qquad W W^\top = \mathrm{scale}^2 \left(\tfrac{C}{C-1} I - \tfrac{1}{C-1} 1 1^\top\right)
 

@@ -28,7 +28,8 @@ class UnhingedLoss(nn.Module):
         - decay of features and classifier at or above the critical one: growth stops when their product reaches the
           square of :attr:`LayerPeeled.critical_decay <unhinge.LayerPeeled.critical_decay>`.
 
-    Its value is no measure of accuracy, and validation should report accuracy instead.
+    Its value is no measure of accuracy, and validation should report accuracy instead; what it does imply is in
+    [eq: loss-bounds] and [eq: etf-threshold].
 
     Arguments:
         gamma: Weight of the other logits; `None` means :math:`1/(C-1)`, the fastest to converge. From

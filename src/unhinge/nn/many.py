@@ -1,4 +1,4 @@
-r"""A trained classifier whose optimizer step does not grow with the number of classes.
+r"""A trained classifier whose optimizer step does not grow with the number of classes  [eq: many-classes].
 
 One step of SGD on the unhinged loss moves **every** row of the weight: each by the same vector (the feature mean times
 :math:`\gamma`) and by its decay, and only the rows of the batch by something of their own:

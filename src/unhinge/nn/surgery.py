@@ -1,13 +1,11 @@
 """Another head for a network that ends in a Linear, and a last ReLU out of the way.
 
-The network is traced symbolically (:mod:`torch.fx`), without data and without changing it, to see which Linear makes
-the output and what feeds it. Where it cannot be traced, the order in which modules were registered tells the Linear.
+The network is traced to see which Linear makes the output and what feeds it. Where it cannot be traced, the order in
+which modules were registered tells the Linear.
 """
 
 from __future__ import annotations
 
-import inspect
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,20 +13,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from unhinge.nn.tracing import owner_of, passes, traced
+
 __all__ = ["replace_head"]
 
 Factory = Callable[[int, int], nn.Module]
 
-# What may stand between the last ReLU and the head without hiding it: nothing here makes or removes a sign.
-POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
-MAX_POOLS = (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
-PASSING = (*POOLS, *MAX_POOLS, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
-POOL_FUNCTIONS = [f"{kind}_pool{d}d" for kind in ("avg", "max", "adaptive_avg", "adaptive_max") for d in (1, 2, 3)]
-PASSING_FUNCTIONS: tuple[Any, ...] = (
-    *(getattr(F, name) for name in POOL_FUNCTIONS),
-    *(torch.flatten, torch.mean, torch.amax, torch.squeeze, torch.reshape, F.dropout, operator.getitem),
-)
-PASSING_METHODS = ("flatten", "mean", "amax", "squeeze", "view", "reshape", "contiguous")
 RELU_FUNCTIONS: tuple[Any, ...] = (F.relu, torch.relu, F.relu_, torch.relu_)
 
 
@@ -59,7 +49,7 @@ def replace_head(
           (3): ETFHead(in_features=16, out_features=10, normalize=False, scale=1, trainable=False)
         )
     """
-    graph = _traced(model)
+    graph = traced(model)
     old = _named(model, name) if name is not None else _last_linear(model, graph)
     new = head if isinstance(head, nn.Module) else head(old.in_features, old.out_features)
     wanted = getattr(new, "in_features", old.in_features)
@@ -72,27 +62,6 @@ def replace_head(
         _remove_last_relu(model, graph, old)
     new.to(device=old.weight.device, dtype=old.weight.dtype).train(old.training)
     return new if old is model else _swap(model, old, new)
-
-
-def _traced(model: nn.Module) -> fx.Graph | None:
-    """The operations of a forward pass, or nothing where it depends on the data."""
-    # Arguments with a default, as `return_features=False`, keep it: a branch on them is not one on the data.
-    usual = {
-        key: parameter.default
-        for key, parameter in inspect.signature(model.forward).parameters.items()
-        if parameter.default is not parameter.empty
-    }
-    try:
-        return _Tracer().trace(model, usual)
-    except Exception:  # whatever a forward pass raises when it is shown symbols in the place of tensors
-        return None
-
-
-class _Tracer(fx.Tracer):
-    """Every Linear and ReLU is one operation, subclasses of them too."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, (nn.Linear, nn.ReLU)) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _named(model: nn.Module, name: str) -> nn.Linear:
@@ -115,7 +84,7 @@ def _last_linear(model: nn.Module, graph: fx.Graph | None) -> nn.Linear:
         return _last_registered(model)
     (output,) = (node for node in graph.nodes if node.op == "output")
     node = output.args[0]
-    while isinstance(node, fx.Node) and _passes(model, node) and node.all_input_nodes:
+    while isinstance(node, fx.Node) and passes(model, node) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     module = model.get_submodule(str(node.target)) if isinstance(node, fx.Node) and node.op == "call_module" else None
     if isinstance(module, nn.Linear):
@@ -140,14 +109,6 @@ def _last_registered(model: nn.Module) -> nn.Linear:
     return last
 
 
-def _passes(model: nn.Module, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return isinstance(model.get_submodule(str(node.target)), PASSING)
-    if node.op == "call_function":
-        return node.target in PASSING_FUNCTIONS
-    return node.op == "call_method" and node.target in PASSING_METHODS
-
-
 def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Linear) -> None:
     if graph is None:
         raise ValueError(
@@ -159,7 +120,7 @@ def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Linear)
     if not heads:
         raise ValueError("the forward pass never calls the Linear to be replaced, so no ReLU can be found before it.")
     node = heads[-1].all_input_nodes[0]
-    while _passes(model, node):
+    while passes(model, node):
         node = node.all_input_nodes[0]
     module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
     if isinstance(module, nn.ReLU):
@@ -168,7 +129,7 @@ def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Linear)
         if uses > 1:
             _start_counting_with(model)
     elif node.target in RELU_FUNCTIONS or node.target in ("relu", "relu_"):
-        owner = _owner(model, node)
+        owner = owner_of(model, node)
         if getattr(owner, "last_relu", None) is not True:
             raise ValueError(
                 f"the last ReLU is a function call in the forward pass of {type(owner).__name__}, which cannot be "
@@ -177,12 +138,6 @@ def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Linear)
         owner.last_relu = False  # type: ignore[assignment]
     else:
         raise ValueError(f"there is no ReLU before the head: its input comes from {node}. Leave remove_last_relu out.")
-
-
-def _owner(model: nn.Module, node: fx.Node) -> nn.Module:
-    """The innermost module in whose forward pass the call stands."""
-    stack = list(node.meta.get("nn_module_stack", {}).values())
-    return model.get_submodule(stack[-1][0]) if stack else model
 
 
 def _swap(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:

@@ -120,7 +120,7 @@ def unhinged_loss_from_features(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    r"""The unhinged loss of ``features @ weight.T + bias``, without these logits.
+    r"""The unhinged loss of ``features @ weight.T + bias``, without these logits  [eq: many-classes].
 
     .. math:: L = \gamma\, h^\top \sum_c w_c - (1+\gamma)\, h^\top w_y + \text{the same of the biases}.
 

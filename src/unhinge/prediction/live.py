@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unhinge.nn.tracing import evaluating, is_linear
 from unhinge.prediction.measured import Measured, measure
 
 __all__ = ["measure_model"]
@@ -41,7 +42,7 @@ def measure_model(
         raise ValueError("the loader is empty; it must yield pairs (inputs, labels).")
     rest = itertools.chain([first], loader) if once else loader
     device = next((part.device for part in itertools.chain(model.parameters(), model.buffers())), torch.device("cpu"))
-    with _evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         last = _find(model, head, _inputs(first, device))
         weight, bias = _parameters(last)
 
@@ -63,24 +64,19 @@ def _inputs(batch: Any, device: torch.device) -> Any:
     return batch[0].to(device) if isinstance(batch[0], Tensor) else batch[0]
 
 
-def _linear(module: nn.Module) -> bool:
-    weight = getattr(module, "weight", None)
-    return isinstance(weight, Tensor) and weight.ndim == 2 and hasattr(module, "in_features")
-
-
 def _find(model: nn.Module, head: nn.Module | str | None, inputs: Any) -> nn.Module:
     modules = dict(model.named_modules())
-    names = ", ".join(name or "the model itself" for name, module in modules.items() if _linear(module)) or "none"
+    names = ", ".join(name or "the model itself" for name, module in modules.items() if is_linear(module)) or "none"
     if head is not None:
         found = modules.get(head) if isinstance(head, str) else head
-        if found is None or not _linear(found) or not any(found is module for module in modules.values()):
+        if found is None or not is_linear(found) or not any(found is module for module in modules.values()):
             raise ValueError(f"head must be a linear layer of the model, or the name of one. There are: {names}.")
         return found
     called: list[nn.Module] = []
     hooks = [
         module.register_forward_hook(lambda module, *_: called.append(module))
         for module in modules.values()
-        if _linear(module)
+        if is_linear(module)
     ]
     try:
         model(inputs)
@@ -121,15 +117,3 @@ def _listening(head: nn.Module) -> Iterator[list[Tensor]]:
         yield heard
     finally:
         hook.remove()
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards each module in the mode it was in."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

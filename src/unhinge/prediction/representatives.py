@@ -35,7 +35,8 @@ class Ending:
 
     @property
     def rank(self) -> int:
-        """The number of directions the class means span; C - 1 for a healthy limit."""
+        """The number of directions the class means span; C - 1 for a healthy limit, 1 if one class is the largest
+        [eq: minority-collapse]."""
         if not bool(self.means.any()):
             return 0
         return int(torch.linalg.matrix_rank(self.means, rtol=1e-8))
@@ -47,7 +48,8 @@ class Ending:
 
     @property
     def predicted(self) -> list[int | None]:
-        """The class each class mean is put into; None where the mean is gone and the limit decides nothing."""
+        """The class each class mean is put into; None where the mean is gone and the limit decides nothing
+        [eq: limit-accuracy]."""
         centered = self.weight - self.weight.mean(0)
         logits = self.means @ centered.mT
         # the longest prototype is 1: logits that differ by less are rounding
@@ -61,12 +63,12 @@ class Ending:
 
     @property
     def accuracy(self) -> float:
-        """Share of the examples in such classes."""
+        """Share of the examples in such classes  [eq: two-classes]."""
         return float(self.counts[self.right].sum() / self.counts.sum())
 
     @property
     def undecided(self) -> float:
-        """Share of the examples in classes that are gone in the limit."""
+        """Share of the examples in classes that are gone in the limit  [eq: tied-classes]."""
         lost = [kind for kind, put in enumerate(self.predicted) if put is None]
         return float(self.counts[lost].sum() / self.counts.sum())
 

@@ -1,4 +1,5 @@
-r"""The scale that turns scores into probabilities, by the log loss of predictions for examples not trained on.
+r"""The scale that turns scores into probabilities, by the log loss of predictions for examples not trained on
+[eq: temperature].
 
 :math:`p = \mathrm{softmax}(\beta z)` with one :math:`\beta > 0`, as temperature scaling of networks (Guo, 2017). The
 log losses of a fixed grid of :math:`\beta` are summed, so that parts of the data add up, in any order.

@@ -164,7 +164,8 @@ class AnchoredPath:
         return self._like(torch.zeros((), dtype=torch.float64))
 
     def rate(self, lr: float | None = None) -> Tensor:
-        r"""Exponent of :meth:`distance`, negative; 0 without feature decay, where it falls as 1 / integrated rate."""
+        r"""Exponent of :meth:`distance`, negative; 0 without feature decay, where it falls as 1 / integrated rate
+        [eq: anchored-rate]."""
         self._check_converges()
         return self._like(self._fall(lr))
 

@@ -5,7 +5,7 @@ A network moves its features by :math:`\mathrm{vec}(H)' = -\eta_1 K \nabla_H` wi
 :math:`w' = \eta_2(m^\top h - \lambda_2 w)`, :math:`m` the action of the targets :math:`M^\top` on prototypes.
 
 An example kernel :math:`K_x \otimes I_p` moves all p columns of the features alike, so its modes are those of a C-by-C
-matrix with p columns; a full kernel has pC modes with one column. Singular K is fine.
+matrix with p columns  [eq: kernel-example]; a full kernel has pC modes with one column. Singular K is fine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unhinge.theory.kernel_modes import Coordinates, Race, race
 from unhinge.theory.kernel_products import Coupling, check_symmetric, couple, kernel_kind, multiply
 from unhinge.theory.kernel_reduction import Reduction, reduce_damped, reduce_free
 from unhinge.theory.path import CHUNK, first_time_below, scaled
-from unhinge.theory.propagators import safe_sqrt
+from unhinge.theory.propagators import safe_norm, safe_sqrt
 from unhinge.theory.schedules import Schedule, rate_pair
 from unhinge.theory.spectrum import Spectrum
 from unhinge.theory.state import State, fitting_scale
@@ -65,7 +65,8 @@ class KernelPath:
         return State(features, weight, bias, self._like(scale))
 
     def predict(self, cross_kernel: Any, features: Tensor, time: Any) -> Tensor:
-        r"""Features of unseen inputs, :math:`h_\text{new}(t) = h_\text{new}(0) + K_\text{new,train}\,P\,j(t)`.
+        r"""Features of unseen inputs, :math:`h_\text{new}(t) = h_\text{new}(0) + K_\text{new,train}\,P\,j(t)`
+        [eq: kernel-prediction].
 
         Arguments:
             cross_kernel: :math:`K_\text{new,train}` in the form of `kernel`: shape :math:`(n', n)` or
@@ -237,7 +238,7 @@ class KernelPath:
         square = final.pow(2).sum()
         rest = torch.cat(self.reduction.sides(self._race.rest(clock)), -1)
         along = (rest * final).sum(-1) / square
-        across = safe_sqrt((rest - along[..., None] * final).pow(2).sum(-1))
+        across = safe_norm(rest - along[..., None] * final, 1)
         share = clock if self._race.linear else torch.ones_like(clock)
         return 2 * torch.sin(torch.atan2(across, (share + along) * square.sqrt()) / 2)
 

@@ -76,7 +76,8 @@ class Reduction:
 def reduce_free(
     kernel: Any, kind: str, coupling: Coupling, features: Tensor, weight: Tensor, ratio: Tensor, decay: Tensor
 ) -> Reduction:
-    r"""No feature decay: the eigenvectors of G. `ratio` is :math:`s = \eta_1/\eta_2`, `decay` :math:`\lambda_2`."""
+    r"""No feature decay: the eigenvectors of G. `ratio` is :math:`s = \eta_1/\eta_2`, `decay` :math:`\lambda_2`
+    [eq: kernel-flow]."""
     size, classes = len(features), len(weight)
     answer = respond(kernel, kind, coupling, features)
     side = answer.shape[1]
@@ -103,7 +104,8 @@ def reduce_damped(
     decays: tuple[Tensor, Tensor],
 ) -> Reduction:
     r"""Feature decay: the eigenvectors of
-    :math:`\begin{pmatrix} -s\lambda_1 K & \sqrt s K^{1/2} m \\ \sqrt s m^\top K^{1/2} & -\lambda_2 I \end{pmatrix}`."""
+    :math:`\begin{pmatrix} -s\lambda_1 K & \sqrt s K^{1/2} m \\ \sqrt s m^\top K^{1/2} & -\lambda_2 I \end{pmatrix}`
+    [eq: kernel-damped]."""
     if not isinstance(kernel, Tensor):
         raise ValueError(
             "feature_decay pulls on every feature through the kernel, which needs all eigenvectors of the kernel; an "

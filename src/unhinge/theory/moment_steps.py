@@ -42,7 +42,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Rule:
-    """One step of SGD on the class-pair moments."""
+    """One step of SGD on the class-pair moments  [eq: sgd-moments]."""
 
     counts: Array  # (C,)
     spread: float  # 1 + gamma: the target matrix E on differences of classes
@@ -133,7 +133,8 @@ class Rule:
 
 
 def batch_draws(n: int, batch_size: int, replacement: bool) -> tuple[float, float]:
-    """n^2/B^2 times the second moments of how often examples are drawn: two of them, and one beyond that."""
+    """n^2/B^2 times the second moments of how often examples are drawn: two of them, and one beyond that
+    [eq: batch-draws]."""
     if isinstance(batch_size, bool) or int(batch_size) != batch_size or batch_size < 1:
         raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size}.")
     if replacement:

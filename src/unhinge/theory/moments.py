@@ -1,8 +1,8 @@
 r"""Minibatch SGD on free features: exact expectations of everything quadratic  [eq: sgd-moments].
 
-A step with a random batch is linear in the state, so the mean iterate is gradient descent itself and the second moment
-obeys a linear recursion of its own. All that the labels can tell apart are, per class or pair of classes, the scatter
-:math:`V_c` within a class and the products of class means and prototypes,
+A step with a random batch is linear in the state: the mean iterate is gradient descent itself  [eq: mean-iterate] and
+the second moment obeys a linear recursion of its own. All that the labels can tell apart are, per class or pair of
+classes, the scatter :math:`V_c` within a class and the products of class means and prototypes,
 
 .. math:: R_{cd} = \mathbb E\langle \bar h_c, \bar h_d\rangle, \quad
           G_{cd} = \mathbb E\langle \bar h_c, w_d\rangle, \quad K_{cd} = \mathbb E\langle w_c, w_d\rangle:
@@ -172,7 +172,7 @@ class MinibatchMoments:
 
     def excess_growth(self, lr: Any = None) -> Tensor:
         r"""What the noise adds: :meth:`growth` minus twice :meth:`descent_growth`, never negative; 0 for full
-        batches."""
+        batches  [eq: excess-growth]."""
         return self.growth(lr) - 2 * self.descent_growth(lr)
 
     # ---- inside -----------------------------------------------------------------------------------------------------

@@ -85,7 +85,8 @@ def class_conditional_noise(labels: Tensor, transition: Tensor) -> Tensor:
 
 
 def slow_down(num_classes: int, rate: float) -> float:
-    r"""The factor :math:`f = 1 - \rho \frac{C}{C-1}` of the leading singular value under symmetric noise.
+    r"""The factor :math:`f = 1 - \rho \frac{C}{C-1}` of the leading singular value under symmetric noise
+    [eq: label-noise].
 
     At :math:`\gamma = \frac1{C-1}` the noisy path at time t is the clean path at time f t (decays divided by f). Zero
     at :math:`\rho = \frac{C-1}{C}`, where labels say nothing, and negative beyond, where they lie.

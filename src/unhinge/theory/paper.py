@@ -3,19 +3,19 @@ r"""The paper's own symbols, for balanced labels: a reader finds each of them he
 Small functions that follow the printed definitions in their corrected form. The engine does not use them; the tests
 compare the two. Class order is free here: `labels` may come in any order, where the paper groups the columns by class.
 
-=================================  ==========================================
-in the paper                        here
-=================================  ==========================================
+===================================  ==========================================
+in the paper                         here
+===================================  ==========================================
 :math:`\Pi_1^\pm, \Pi_2^\pm, \Pi_3`  :func:`projections`
-:math:`\sigma_1, \sigma_2`          :func:`eigenvalues`
-:math:`\alpha_i^\pm, \beta_i^\pm`   :func:`alpha_beta` (Theorem 1)
-:math:`a_i^\pm, b_i^\pm`            :func:`a_b` (Theorem 2)
-:math:`\overline Z`                 :func:`z_bar` (Corollary 1)
-:math:`\omega_1, \omega_2`          :func:`omegas` (Corollary 2)
-:math:`\pi_h^\pm, \pi_w^\pm`        :func:`pi_coefficients` (Corollary 2)
-:math:`Z_\pi`                       :func:`z_pi` (Corollary 2)
-:math:`\omega`                      :func:`convergence_rate` (Corollary 2, erratum 16)
-=================================  ==========================================
+:math:`\sigma_1, \sigma_2`           :func:`eigenvalues`
+:math:`\alpha_i^\pm, \beta_i^\pm`    :func:`alpha_beta` (Theorem 1)
+:math:`a_i^\pm, b_i^\pm`             :func:`a_b` (Theorem 2)
+:math:`\overline Z`                  :func:`z_bar` (Corollary 1)
+:math:`\omega_1, \omega_2`           :func:`omegas` (Corollary 2)
+:math:`\pi_h^\pm, \pi_w^\pm`         :func:`pi_coefficients` (Corollary 2)
+:math:`Z_\pi`                        :func:`z_pi` (Corollary 2)
+:math:`\omega`                       :func:`convergence_rate` (Corollary 2, erratum 16)
+===================================  ==========================================
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def projections(features: Tensor, weight: Tensor, labels: Tensor) -> Projections
 
 
 def eigenvalues(num_classes: int, per_class: int, gamma: float) -> tuple[float, float]:
-    r""":math:`\sigma_1 = (1+\gamma)/(C\sqrt N)` and :math:`\sigma_2 = (1+\gamma-\gamma C)/(C\sqrt N)`, signed."""
+    r""":math:`\sigma_1 = (1+\gamma)/(C\sqrt N)` and :math:`\sigma_2 = (1+\gamma-\gamma C)/(C\sqrt N)`, signed
+    [eq: balanced-modes]."""
     unit = 1 / (num_classes * math.sqrt(per_class))
     return (1 + gamma) * unit, (1 + gamma - gamma * num_classes) * unit
 
@@ -109,7 +110,8 @@ def alpha_beta(sigma: float, sign: int, clock: Tensor, weight_clock: Tensor) -> 
 def a_b(
     sigma: float, sign: int, feature_decay: float, weight_decay: float, clock: Tensor, weight_clock: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r""":math:`(a^\epsilon, b^\epsilon)^\top = \exp S(\epsilon\sigma)\,(1, 1)^\top` of Theorem 2 (errata 11 to 13).
+    r""":math:`(a^\epsilon, b^\epsilon)^\top = \exp S(\epsilon\sigma)\,(1, 1)^\top` of Theorem 2 (errata 11 to 13)
+    [eq: phi].
 
     The factors of features and prototypes of :math:`\Pi^\epsilon Z_0`; at :math:`\sigma = 0`, of :math:`\Pi_3 Z_0`.
     """
@@ -121,7 +123,7 @@ def a_b(
 
 def z_bar(features: Tensor, weight: Tensor, labels: Tensor, ratio: float = 1.0) -> State:
     r""":math:`\overline Z` of Corollary 1, the limit of :math:`e^{-\sigma_1\sqrt{\zeta_1\zeta_2}} Z`, for
-    :math:`0 < \gamma < 2/(C-2)`."""
+    :math:`0 < \gamma < 2/(C-2)`  [eq: direction]."""
     root = math.sqrt(ratio)
     plus, minus = projections(features, weight, labels)[:2]
     return State(
@@ -131,7 +133,7 @@ def z_bar(features: Tensor, weight: Tensor, labels: Tensor, ratio: float = 1.0) 
 
 
 def omegas(sigma: float, feature_decay: float, weight_decay: float, ratio: float = 1.0) -> tuple[float, float]:
-    r"""The two exponents :math:`\omega_1 \le \omega_2` of a mode per unit of :math:`\zeta_2`."""
+    r"""The two exponents :math:`\omega_1 \le \omega_2` of a mode per unit of :math:`\zeta_2`  [eq: eigenvalues]."""
     middle = -(ratio * feature_decay + weight_decay) / 2
     radius = math.hypot((ratio * feature_decay - weight_decay) / 2, math.sqrt(ratio) * sigma)
     return middle - radius, middle + radius
@@ -160,7 +162,8 @@ def z_pi(
     weight_decay: float,
     ratio: float = 1.0,
 ) -> State:
-    r""":math:`Z_\pi` of Corollary 2, the limit of :math:`e^{-\omega_2\zeta_2} Z`, for :math:`0 < \gamma < 2/(C-2)`."""
+    r""":math:`Z_\pi` of Corollary 2, the limit of :math:`e^{-\omega_2\zeta_2} Z`, for :math:`0 < \gamma < 2/(C-2)`
+    [eq: direction]."""
     sigma = eigenvalues(len(weight), len(labels) // len(weight), gamma)[0]
     of_features, of_weight = pi_coefficients(sigma, feature_decay, weight_decay, ratio)
     plus, minus = projections(features, weight, labels)[:2]
@@ -179,7 +182,7 @@ def convergence_rate(
     ratio: float = 1.0,
 ) -> float:
     r""":math:`\omega = \omega_2(\sigma_1) - \omega_2(|\sigma_2|)`: the distance to the limit falls as
-    :math:`e^{-\omega\zeta_2}`; without the spurious factor of erratum 16."""
+    :math:`e^{-\omega\zeta_2}`  [eq: rate]; without the spurious factor of erratum 16."""
     first, second = eigenvalues(num_classes, per_class, gamma)
     return omegas(first, feature_decay, weight_decay, ratio)[1] - omegas(second, feature_decay, weight_decay, ratio)[1]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
-from unhinge.theory.propagators import Blocks, Propagator, safe_sqrt
+from unhinge.theory.propagators import Blocks, Propagator, safe_norm, safe_sqrt
 from unhinge.theory.spectrum import Spectrum
 from unhinge.theory.state import State, fitting_scale
 from unhinge.theory.summary import streamed_away
@@ -99,7 +99,7 @@ class LinearPath:
         return State(features, weight, self._bias(moments), self._like(scale))
 
     def direction(self) -> State:
-        r"""The limit of :math:`Z / \|Z\|` as the integrated rate grows without bound.
+        r"""The limit of :math:`Z / \|Z\|` as the integrated rate grows without bound  [eq: direction].
 
         A schedule that falls to zero stops short of it: there the state itself ends at :meth:`limit`.
         """
@@ -121,7 +121,8 @@ class LinearPath:
     # ---- scalar questions: nothing of size n or p -----------------------------------------------------------
 
     def loss(self, time: Any) -> Tensor:
-        r"""Mean unhinged loss :math:`-\sum_k \sigma_k\langle x_k, y_k\rangle - \kappa^\top b`, without decay terms."""
+        r"""Mean unhinged loss :math:`-\sum_k \sigma_k\langle x_k, y_k\rangle - \kappa^\top b`, without decay terms
+        [eq: loss-modes]."""
         moments = self.propagator.times(time)
         blocks = self._blocks(moments)
         rows = blocks.relative() @ self.start.factor
@@ -145,12 +146,12 @@ class LinearPath:
         return self._like(self._log_norm(self._blocks(self.propagator.times(time))))
 
     def distance(self, time: Any) -> Tensor:
-        r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small."""
+        r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small  [eq: chord]."""
         self._check_start()
         return self._like(self._distance(self.propagator.times(time)))
 
     def growth(self, lr: float | None = None) -> Tensor:
-        r"""Exponent of :math:`\|Z\|` per unit of time (per step in descent) at a constant rate.
+        r"""Exponent of :math:`\|Z\|` per unit of time (per step in descent) at a constant rate  [eq: growth].
 
         Arguments:
             lr: The rate of the prototypes; by default the one the schedule ends with.
@@ -158,7 +159,8 @@ class LinearPath:
         return self._like(self.propagator.growth(lr))
 
     def rate(self, lr: float | None = None) -> Tensor:
-        r"""Exponent of :meth:`distance`: it behaves as :math:`e^{\text{rate} \cdot t}`, so the rate is negative.
+        r"""Exponent of :meth:`distance`: it behaves as :math:`e^{\text{rate} \cdot t}`, so the rate is negative
+        [eq: rate].
 
         Exact for this start: parts that it does not have do not count. Minus infinity if nothing but the direction is
         there.
@@ -167,7 +169,8 @@ class LinearPath:
         return self._like(self.propagator.falls(lr).amax())
 
     def time_to(self, distance: Any) -> Tensor:
-        """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never."""
+        """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never
+        [eq: time-to]."""
         self._check_start()
         ends = self._ends
         horizon = (2.0**62 if self.discrete else 1e300) if ends is None else float(ends)
@@ -255,7 +258,7 @@ class LinearPath:
         share, rest = self.propagator.split(moments, self._blocks(moments))
         rows = rest @ self.start.factor
         along = (rows * final).sum((-3, -2, -1)) / square
-        across = safe_sqrt((rows - along[..., None, None, None] * final).pow(2).sum((-3, -2, -1)))
+        across = safe_norm(rows - along[..., None, None, None] * final, 3)
         angle = torch.atan2(across, (share + along) * square.sqrt())
         return 2 * torch.sin(angle / 2)
 

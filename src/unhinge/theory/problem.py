@@ -134,7 +134,7 @@ class LayerPeeled:
 
     @property
     def balanced(self) -> bool:
-        """Whether all classes pull equally (equal counts, or weights that make up for them)."""
+        """Whether all classes pull equally (equal counts, or weights that make up for them)  [eq: balanced-modes]."""
         return isinstance(self.spectrum, HardSpectrum) and len(self.spectrum.beta) == 1
 
     @property
@@ -151,11 +151,13 @@ class LayerPeeled:
 
     @property
     def critical_decay(self) -> Tensor:
-        r"""The largest singular value: growth stops when :math:`\lambda_1\lambda_2` reaches its square."""
+        r"""The largest singular value: growth stops when :math:`\lambda_1\lambda_2` reaches its square
+        [eq: critical-decay]."""
         return self.singular_values[0]
 
     def best_gamma(self, ratio: float = 1.0) -> float:
-        r"""The fastest :math:`\gamma` at these decays and :math:`\eta_1/\eta_2` = `ratio`, for balanced labels."""
+        r"""The fastest :math:`\gamma` at these decays and :math:`\eta_1/\eta_2` = `ratio`, for balanced labels
+        [eq: best-gamma]."""
         if not self.balanced:
             raise ValueError(
                 "the fastest gamma is known for balanced labels; with imbalance every gamma below 2/(C-2) ends in the "
@@ -168,7 +170,7 @@ class LayerPeeled:
     # ---- solved paths ------------------------------------------------------------------------------------------
 
     def flow(self, features: Tensor | Summary, weight: Tensor, bias: Tensor | None = None, lr: Any = 0.1) -> LinearPath:
-        r"""Gradient flow of features, prototypes and biases (Theorems 1 and 2).
+        r"""Gradient flow of features, prototypes and biases (Theorems 1 and 2)  [eq: flow-solution].
 
         Arguments:
             features: Initial features :math:`(n, p)`, or the summary of a streamed pass.
@@ -198,7 +200,8 @@ class LayerPeeled:
         nesterov: bool = False,
         decoupled: bool = False,
     ) -> LinearPath:
-        r"""The iterates of ``torch.optim.SGD`` on features, prototypes and biases: ``at(k)`` is that after k steps.
+        r"""The iterates of ``torch.optim.SGD`` on features, prototypes and biases: ``at(k)`` is that after k steps
+        [eq: symbol].
 
         Arguments are those of :meth:`flow` and of ``torch.optim.SGD``; step k (from 0) uses ``lr(k)``. With `decoupled`
         the decay multiplies the variables by :math:`1 - \eta\lambda` instead of entering the gradient.
@@ -216,7 +219,7 @@ class LayerPeeled:
     def anchored(
         self, features: Tensor | Summary, weight: Tensor, bias: Tensor | None = None, lr: Any = 0.1
     ) -> AnchoredPath:
-        r"""Gradient flow of the features with the prototypes fixed (Theorem 3).
+        r"""Gradient flow of the features with the prototypes fixed (Theorem 3)  [eq: anchored].
 
         Biases, if given, are still trained, at the second rate of a pair `lr`; ``lr=(0.1, 0.0)`` holds them fixed too.
         """
@@ -235,7 +238,8 @@ class LayerPeeled:
         nesterov: bool = False,
         decoupled: bool = False,
     ) -> AnchoredPath:
-        """The iterates of ``torch.optim.SGD`` on the features (and biases) with the prototypes fixed."""
+        """The iterates of ``torch.optim.SGD`` on the features (and biases) with the prototypes fixed
+        [eq: anchored]."""
         _check_momentum(momentum, dampening, nesterov)
         schedules = rate_pair(lr)
         symbols: list[Symbol] = []
@@ -251,7 +255,8 @@ class LayerPeeled:
     def kernel_flow(
         self, features: Tensor, weight: Tensor, kernel: Any, lr: Any = 0.1, bias: Tensor | None = None
     ) -> KernelPath:
-        r"""Gradient flow of features that share parameters, through a constant kernel (Theorem 5, replaced).
+        r"""Gradient flow of features that share parameters, through a constant kernel (Theorem 5, replaced)
+        [eq: kernel-flow].
 
         :math:`\mathrm{vec}(H)' = -\eta_1 K \nabla_H`, prototypes and biases as in :meth:`flow`.
 

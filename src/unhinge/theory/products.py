@@ -1,7 +1,7 @@
 r"""Ordered products of many small matrices, with the scale apart  [eq: ordered-product].
 
 :math:`T_{k-1} \cdots T_1 T_0` for all asked k at once, by a parallel prefix product. Each partial product is divided
-by its largest entry and the logarithm kept, so no number of steps overflows.
+by its largest entry and the logarithm kept, so no number of steps overflows  [eq: log-scale].
 """
 
 from __future__ import annotations

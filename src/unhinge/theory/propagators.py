@@ -22,7 +22,18 @@ from torch import Tensor
 from unhinge.theory.spectrum import Spectrum
 from unhinge.theory.symbols import Symbol
 
-__all__ = ["Blocks", "Commuting", "Propagator", "Rates", "commuting", "eigen", "safe_divide", "safe_sqrt", "survival"]
+__all__ = [
+    "Blocks",
+    "Commuting",
+    "Propagator",
+    "Rates",
+    "commuting",
+    "eigen",
+    "safe_divide",
+    "safe_norm",
+    "safe_sqrt",
+    "survival",
+]
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -95,6 +106,14 @@ def safe_sqrt(x: Tensor) -> Tensor:
     """Square root with slope 0 at 0, for roots that enter only through even functions."""
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
+
+
+def safe_norm(x: Tensor, dims: int) -> Tensor:
+    """The norm over the last `dims` axes, where squares would underflow too; its gradient at zero is zero."""
+    axes = tuple(range(-dims, 0))
+    size = x.detach().abs().amax(axes, keepdim=True)
+    size = torch.where(size > 0, size, 1.0)
+    return size.reshape(size.shape[:-dims]) * safe_sqrt((x / size).pow(2).sum(axes))
 
 
 def safe_divide(a: Tensor, b: Tensor) -> Tensor:
@@ -276,7 +295,7 @@ def commuting(
     factor: Tensor,
     eps: float,
 ) -> Commuting:
-    """Choose the reference: the fastest part that the start, given by its `factor`, really has."""
+    """Choose the reference: the fastest part that the start, given by its `factor`, really has  [eq: gaps]."""
     radius, omega, plus = eigen(spectrum, rates)
     growing, decaying = presence(plus.detach(), factor.detach(), eps)
     mean = rates.mean_decay

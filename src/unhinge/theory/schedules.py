@@ -1,7 +1,7 @@
 r"""Learning-rate schedules that know their integral.
 
 A :class:`Schedule` is a peak times a *shape*. The flow sees only the integral of the shape, its clock; two schedules
-with equal shapes are proportional, which is what the closed forms need. A shape is a frozen value, so
+with equal shapes are proportional, which is what the closed forms need  [eq: clock]. A shape is a frozen value, so
 equality of shapes is equality of their fields.
 
 In continuous time ``schedule(t)`` is the rate at time t; in descent step k (from 0) uses ``schedule(k)``, the

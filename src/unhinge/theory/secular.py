@@ -30,7 +30,8 @@ class SecularRoots:
     above: bool  # whether each root lies above its own pole (varrho > 0)
 
     def difference(self, root: int) -> Tensor:
-        r""":math:`\tau_r - \tau_k` for all k, as a sum of two terms of one sign through a pole that lies between."""
+        r""":math:`\tau_r - \tau_k` for all k, as a sum of two terms of one sign through a pole that lies between
+        [eq: gaps]."""
         size = len(self.tau)
         k = torch.arange(size)
         pole = torch.where(k > root, root, root - 1) if self.above else torch.where(k > root, root + 1, root)

@@ -57,7 +57,7 @@ class Position:
     norm: Tensor
 
     def chord(self) -> Tensor:
-        r""":math:`2\sin(\theta/2)`."""
+        r""":math:`2\sin(\theta/2)`  [eq: chord]."""
         near = self.sin.abs() * torch.sqrt(2 / (1 + self.cos.clamp(min=0)))
         return torch.where(self.cos > 0, near, torch.sqrt(2 - 2 * self.cos.clamp(max=0)))
 

@@ -77,7 +77,7 @@ class Spherical:
 
     def flow(self, features: Tensor, lr: Any = 0.1, rescaled: bool = False) -> SphericalPath:
         r"""Gradient flow, :math:`\tan\frac\theta2 = e^{-\kappa}\tan\frac{\theta_0}2`; the norm only decays, by
-        :math:`e^{-\lambda\zeta}`.
+        :math:`e^{-\lambda\zeta}`  [eq: sphere-flow].
 
         Arguments:
             features: Initial features :math:`(n, p)`, none of them zero.
@@ -104,7 +104,7 @@ class Spherical:
 
 @dataclass(frozen=True)
 class Hypotheses:
-    r"""What Theorem 4 asks of a path, corrected, with the values found here.
+    r"""What Theorem 4 asks of a path, corrected, with the values found here  [eq: sphere-convergence].
 
     For :math:`\alpha \le 1` at every step, a sum of rates that diverges, no decay and no start opposite to its target,
     every angle falls monotonically to 0. A constant rate of any size converges too, perhaps not monotonically. `None`
@@ -220,7 +220,8 @@ class SphericalPath:
         return self._like(torch.tensor(-self.motion.decay * self._final_rate(lr), dtype=torch.float64))
 
     def rate(self, lr: float | None = None) -> Tensor:
-        r"""Exponent of :meth:`distance` per unit of time or per step, that of the slowest example; negative.
+        r"""Exponent of :meth:`distance` per unit of time or per step, that of the slowest example; negative
+        [eq: sphere-rate].
 
         :math:`\log|1 - \alpha_\infty|` for descent, :math:`-\alpha` for the flow, at a constant rate: `lr`, or by
         default the one the schedule ends with. 0 if an example is stuck opposite to its target or nothing moves; minus

@@ -17,7 +17,8 @@ class State:
 
     Where the true state would overflow or underflow its dtype, `features` and `weight` hold it divided by its norm, and
     `log_scale` the logarithm of that norm; everywhere else `log_scale` is 0 and they hold it as it is. So
-    ``state.features * exp(state.log_scale)`` is the true value at any time, and the direction is never lost.
+    ``state.features * exp(state.log_scale)`` is the true value at any time, and the direction is never lost
+    [eq: log-scale].
     """
 
     features: Tensor  # (*, n, p)

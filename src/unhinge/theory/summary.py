@@ -2,7 +2,8 @@ r"""What one pass over the features leaves: all that scalar questions need, in m
 
 Summaries of two parts of a data set add up to the summary of the whole (``a + b``), so the pass can be split over
 files, processes or machines. The within-class scatter is carried as a sum of squared deviations and merged by Chan's
-update, never as a difference of large sums: it stays accurate when the features have almost collapsed.
+update, never as a difference of large sums: it stays accurate when the features have almost collapsed
+[eq: merged-scatter].
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Symbol(Protocol):
         r""":math:`\partial_\omega \log \Pi` at `base`, shape :math:`(*, K)`."""
 
     def bias(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Factors of :math:`b_0` and of the constant drive :math:`\kappa` in the bias."""
+        r"""Factors of :math:`b_0` and of the constant drive :math:`\kappa` in the bias  [eq: bias]."""
 
     def growth(self, base: Tensor, lr: Tensor) -> Tensor:
         r"""Exponent of :math:`\Pi(base)` per unit of time at a constant rate."""

@@ -1,9 +1,9 @@
 r"""Labels as a linear map: the targets :math:`Q = B R` with orthonormal columns of :math:`B`.
 
-All the dynamics sees of the labels is the small factor :math:`R`, and all it sees of the features is :math:`B^\top H`
-and the part of :math:`H` outside the range of :math:`B`. For integer labels :math:`B` holds the scaled class
-indicators and :math:`R = \mathrm{diag}(\sqrt{n_c})`, so that :math:`B^\top H` are the scaled class means and nothing of
-size n by C is ever built.
+All the dynamics sees of the labels is the small factor :math:`R`  [eq: reduced-target], and all it sees of the features
+is :math:`B^\top H` and the part of :math:`H` outside the range of :math:`B`. For integer labels :math:`B` holds the
+scaled class indicators and :math:`R = \mathrm{diag}(\sqrt{n_c})`, so that :math:`B^\top H` are the scaled class means
+and nothing of size n by C is ever built.
 """
 
 from __future__ import annotations
