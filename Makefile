@@ -13,7 +13,7 @@ PARTIAL := $(VENV)/.setup-running
 LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup lint types format bench clean distclean FORCE
+.PHONY: help demo test setup lint types format bench build docs clean distclean FORCE
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,10 +48,16 @@ format: setup ## Fix what ruff can fix, and format
 bench: setup ## Measure speed and accuracy beside our peers (half an hour; one script: make bench BENCH=dynamics)
 	@for name in $(BENCH); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done
 
+docs: setup ## Build the documentation, offline, warnings as errors (ARGS=--fast: no figures, no verdicts)
+	@MPLBACKEND=Agg $(BIN)/python docs/build.py $(ARGS)
+
+build: setup ## Build the wheel and the sdist into dist/
+	@$(BIN)/python -m build --no-isolation --outdir dist .
+
 setup: $(STAMP) ## Make .venv with everything in it (nothing to do when up to date)
 
 clean: ## Remove caches and build output
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -type d -name __pycache__ -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean ## Remove .venv as well

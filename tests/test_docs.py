@@ -1,4 +1,4 @@
-"""The documentation keeps its promises."""
+"""The README and the theory's labels keep their promises; what the pages of the site say is run by test_site.py."""
 
 from __future__ import annotations
 
@@ -40,17 +40,6 @@ def test_every_formula_is_cited_by_the_code_or_its_tests(label):
 @pytest.mark.parametrize("page", THEORY, ids=lambda page: page.stem)
 def test_formulas_that_a_theory_page_points_to_exist(page):
     assert set(re.findall(r"\(#eq-([\w-]+)\)", page.read_text())) <= set(FORMULAS)
-
-
-@pytest.mark.parametrize("page", [page for page in THEORY if page.stem != "index"], ids=lambda page: page.stem)
-def test_what_a_theory_page_asserts_is_true(page):
-    text = page.read_text()
-    blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
-    assert len(blocks) > 2
-    scope: dict[str, object] = {"__name__": page.stem}
-    for block in blocks:
-        line = text.count("\n", 0, block.start(1))
-        exec(compile("\n" * line + block[1], str(page), "exec"), scope)  # errors name the page and its line
 
 
 def test_the_five_lines_of_the_readme_print_what_it_says():

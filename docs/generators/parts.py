@@ -1,0 +1,82 @@
+"""The catalogue of parts: each loss, head, penalty and measure with its formula, when to use it, and when not.
+
+What a part is comes from its docstring, its formula from the README's table, the advice from docs/parts.toml.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from generators.api import Entry, entries, public_modules
+from generators.pages import Pages, table
+
+__all__ = ["LISTED", "advice", "formulas", "generate"]
+
+# title, and the module whose names it lists
+LISTED = (
+    ("Losses, heads and regularizers", "unhinge.nn"),
+    ("The same as functions", "unhinge.nn.functional"),
+    ("Measures", "unhinge.metrics"),
+    ("Watching a training run", "unhinge.monitor"),
+    ("Out-of-distribution detection", "unhinge.ood"),
+)
+
+
+def generate(pages: Pages, root: Path) -> None:
+    known, told, readme = formulas(root), advice(root), (root / "README.md").read_text(encoding="utf-8")
+    lines = [
+        "# Catalogue of parts",
+        "",
+        "Each part alone; [how to choose](guide/choosing.md) weighs them against each other.",
+        "",
+        when_not_to(readme),
+        "",
+    ]
+    for title, module in LISTED:
+        if module in public_modules() and entries(module):
+            rows = [_row(entry, module, known, told) for entry in entries(module)]
+            lines += [f"## {title}", "", f"[`{module}`](api/{module}.md)", ""]
+            lines += [table(("part", "what it is", "use it when", "not when"), rows)]
+    pages.write("catalogue.md", "\n".join(lines))
+
+
+def advice(root: Path) -> dict[str, dict[str, str]]:
+    """By name as in `unhinge.nn` or `UF.name`: when to `use` a part, and when to `avoid` it."""
+    return tomllib.loads((root / "docs" / "parts.toml").read_text(encoding="utf-8"))
+
+
+def formulas(root: Path) -> dict[str, str]:
+    """By name, the formula column of the README's table; a part with options may have several rows."""
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| `([\w.]+)[^|]*\| ((?:\\\||[^|])*) \|", _between(readme, "| part |", "**When not to.**"), re.MULTILINE
+    )
+    found: dict[str, str] = {}
+    for name, formula in rows:
+        found[name] = f"{found[name]}<br>{formula}" if name in found else formula
+    return found
+
+
+def when_not_to(readme: str) -> str:
+    """The README's paragraph of warnings, as an admonition."""
+    words = _between(readme, "**When not to.**", "\n\n").removeprefix("**When not to.**").strip()
+    return f":::{{admonition}} When not to\n:class: warning\n\n{words}\n:::"
+
+
+def _row(entry: Entry, module: str, known: dict[str, str], told: dict[str, dict[str, str]]) -> tuple[str, ...]:
+    name = entry.name.removeprefix(f"{module}.")
+    key = f"UF.{name}" if module.endswith(".functional") else name
+    words = told.get(key, {})
+    return (
+        f"{{py:obj}}`{name} <{entry.home}>`",
+        f"{entry.summary}<br>{known[key]}" if key in known else entry.summary,
+        words.get("use", "–"),
+        words.get("avoid", "–"),
+    )
+
+
+def _between(text: str, first: str, last: str) -> str:
+    start = text.index(first)
+    return text[start : text.index(last, start + len(first))]

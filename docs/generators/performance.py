@@ -1,0 +1,28 @@
+"""Measured speed and accuracy: what benchmarks/results keeps, with the lines that say how it was measured."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from generators.pages import Pages
+
+__all__ = ["generate"]
+
+INTRODUCTION = """# Performance
+
+Measured, not promised: each table comes from one run of one script, with our peers in the same run, and says on what it
+ran. `make bench` measures all of it again on your machine.
+"""
+
+
+def generate(pages: Pages, root: Path) -> None:
+    files = sorted((root / "benchmarks" / "results").glob("*.md"))
+    pages.write("performance.md", "\n".join([INTRODUCTION, *(_section(file) for file in files)]))
+
+
+def _section(file: Path) -> str:
+    """One level down; titles keep their order even where a file goes from the first level to the third."""
+    text = re.sub(r"^#{2,} ", "### ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    text = re.sub(r"^# (.*?)(: measured)?$", r"## \1", text, count=1, flags=re.MULTILINE)
+    return re.sub(r"(?<!`)\b(benchmarks/results/[\w.-]+)\b(?!`)", r"`\1`", text)

@@ -1,0 +1,195 @@
+"""One page for each figure and table that can be made again, and their list.
+
+Numerical figures are made at the quick scale when the site is built (those of the same code are kept); tables of
+trained networks come from the committed folder results/SCALE/ID, where somebody has run them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from generators.pages import Pages, cell, table
+from unhinge.experiments import Experiment, Study, list_experiments, list_studies
+
+__all__ = ["generate"]
+
+SCALES = ("quick", "small", "paper")
+RUN = {"quick": "seconds each", "small": "minutes each", "paper": "hours each, on a GPU"}
+
+
+def generate(pages: Pages, root: Path, cache: Path | None) -> None:
+    """Without a cache no figure is made, and the pages say so."""
+    figures, studies = list_experiments(), list_studies()
+    quick = None if cache is None else _made(cache / "quick")
+    for figure in figures:
+        pages.write(f"reproduce/{figure.id}.md", _figure(pages, figure, quick, root))
+    for study in studies:
+        pages.write(f"reproduce/{study.id}.md", _study(pages, study, root))
+    pages.write("reproduce/small.md", (root / "results" / "small" / "README.md").read_text(encoding="utf-8"))
+    pages.write("reproduce/index.md", _index(figures, studies, root))
+
+
+def _made(folder: Path) -> Path:
+    print("making the numerical figures (under a minute; those of the same code are kept) ...", flush=True)
+    command = [sys.executable, "-m", "unhinge", "reproduce", "--scale", "quick", "--out", str(folder), "--json"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def _index(figures: Sequence[Experiment], studies: Sequence[Study], root: Path) -> str:
+    drawn = [
+        (_named(one), cell(one.claim), *(f"{one.seconds[key]:g} s" for key in ("quick", "paper"))) for one in figures
+    ]
+    trained = [
+        (_named(one), cell(one.claim), *(str(_runs(one, scale)) for scale in SCALES), _where(one, root))
+        for one in studies
+    ]
+    lines = [
+        "# Figures and tables again",
+        "",
+        "Every figure and table of the paper under its own id, and some beyond it. `unhinge list` shows this list, "
+        "`unhinge reproduce ID` makes one; the paper's labels work as ids too.",
+        "",
+        "**Scales.** `quick`: small sizes and embedded data, seconds. `small`: real data and small networks. `paper`: "
+        "the sizes printed. A table says at which scale it was made; do not compare numbers of different scales.",
+        "",
+        "## Numerical figures",
+        "",
+        "Exact curves over really simulated SGD; seconds on two cores.",
+        "",
+        table(("id, the paper's label", "finding", "quick", "paper"), drawn),
+        "## Trained networks",
+        "",
+        "The number of runs at each scale: " + ", ".join(f"{RUN[scale]} at {scale}" for scale in SCALES) + ".",
+        "",
+        table(("id, the paper's label", "claim", *SCALES, "measured here"), trained),
+        "Single runs outside these tables: [measured at the small scale](small.md).",
+        "",
+    ]
+    for title, entries, extra in (("Numerical figures", figures, ()), ("Trained networks", studies, ("small",))):
+        lines += ["```{toctree}", ":hidden:", f":caption: {title}", "", *(one.id for one in entries), *extra, "```", ""]
+    return "\n".join(lines)
+
+
+def _figure(pages: Pages, entry: Experiment, quick: Path | None, root: Path) -> str:
+    costs = ", ".join(f"{entry.seconds[scale]:g} s at {scale}" for scale in ("quick", "paper"))
+    lines = [*_head(entry), f"- Cost on two cores: {costs}"]
+    if entry.errata:
+        listed = ", ".join(f"[{number}](../errata.md#erratum-{number})" for number in entry.errata)
+        lines += [f"- Errata shown: {listed}"]
+    if entry.note:
+        lines += ["", f":::{{note}}\n{cell(entry.note)}\n:::"]
+    lines += [""]
+    lines += [*_command(entry.id, "quick", "paper"), ""]
+    folders = [root / "results" / scale / entry.id for scale in ("paper", "small")]
+    folders = [folder for folder in folders if (folder / "recipe.json").is_file()]
+    if quick is not None:
+        folders.append(quick / entry.id)
+    for folder in folders:
+        lines += _drawn(pages, entry, folder)
+    if not folders:
+        lines += ["This build made no figures; `make docs` does.", ""]
+    return "\n".join(lines)
+
+
+def _drawn(pages: Pages, entry: Experiment, folder: Path) -> list[str]:
+    recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    scale = recipe["scale"]
+    size = f"{scale['num_classes']} classes of {scale['per_class']} examples, {scale['dim']} dimensions"
+    checks = [
+        (cell(one["statement"]), "holds" if one["holds"] else "**does not hold**", cell(one["number"]))
+        for one in recipe["checks"]
+    ]
+    lines = [
+        f"## At the {scale['name']} scale",
+        "",
+        f"{size}, seed {recipe['seed']}. Lines are exact, markers simulated with `torch.optim.SGD`.",
+        "",
+    ]
+    lines += _picture(pages, folder, f"{entry.id}-{scale['name']}", entry.claim)
+    lines += [f"What the figure says, and what was measured (scale `{scale['name']}`):", ""]
+    lines += [table(("statement", "verdict", "measured"), checks)]
+    lines += [f"Largest deviation of simulated SGD from the exact curve: {cell(recipe['deviation'])}.", ""]
+    return [*lines, _made_with(recipe), ""]
+
+
+def _study(pages: Pages, study: Study, root: Path) -> str:
+    costs = "; ".join(f"{_runs(study, scale)} runs at {scale}, {RUN[scale]}" for scale in SCALES)
+    lines = [*_head(study), f"- Cost: {costs}", ""]
+    if study.note:
+        lines += [f":::{{note}}\n{cell(study.note)}\n:::", ""]
+    if study.orderings:
+        lines += ["Orderings that are judged, by Welch's t-test over seeds:", ""]
+        whose = {True: "ours", False: "the paper's"}
+        lines += [*dict.fromkeys(f"- {cell(one.statement)} ({whose[one.ours]})" for one in study.orderings), ""]
+    lines += [*_command(study.id, "quick", "small --data-root data", "paper --data-root data"), ""]
+    measured = [scale for scale in ("paper", "small") if _has(root, study, scale)]
+    for scale in measured:
+        lines += _measured(pages, study, root / "results" / scale / study.id, scale)
+    if not measured:
+        lines += [
+            ":::{admonition} Not measured here yet",
+            f"This table has not been run at the small scale. `unhinge reproduce {study.id} --scale small --data-root "
+            f"data` makes it, in {_runs(study, 'small')} runs.",
+            ":::",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _measured(pages: Pages, study: Study, folder: Path, scale: str) -> list[str]:
+    recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    words = (folder / "table.md").read_text(encoding="utf-8").split("\n", 1)[1]  # the title is this page's
+    done, wanted = recipe.get("runs", 0), recipe.get("runs_wanted", 0)
+    lines = [f"## At the {scale} scale", ""]
+    if done < wanted:
+        lines += [f":::{{warning}}\nNot complete: {done} of {wanted} runs.\n:::", ""]
+    lines += _picture(pages, folder, f"{study.id}-{scale}", study.claim)
+    return [*lines, words, "", _made_with(recipe), ""]
+
+
+def _head(entry: Experiment | Study) -> list[str]:
+    return [f"# {entry.id}", "", f"**{cell(entry.claim)}.**", "", f"- In the paper: {_label(entry)}"]
+
+
+def _command(id: str, *scales: str) -> list[str]:
+    return ["```console", *(f"$ unhinge reproduce {id} --scale {scale}" for scale in scales), "```"]
+
+
+def _picture(pages: Pages, folder: Path, name: str, claim: str) -> list[str]:
+    if not (folder / "figure.png").is_file():
+        return []
+    pages.copy(folder / "figure.png", f"reproduce/{name}.png")
+    words = claim.replace("[", "(").replace("]", ")")
+    return [f"```{{image}} {name}.png\n:alt: {words}\n:class: figure\n```", ""]
+
+
+def _made_with(recipe: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in recipe.get("versions", {}).items())
+    took = f"{recipe['seconds']:g} s" if "seconds" in recipe else f"{recipe.get('hours', 0):g} hours of training"
+    return f"Made with `{recipe['command']}` in {took}; {cell(versions)}; {cell(recipe.get('platform', ''))}."
+
+
+def _named(entry: Experiment | Study) -> str:
+    return f"[{entry.id}]({entry.id}.md)<br>{_label(entry)}"
+
+
+def _label(entry: Experiment | Study) -> str:
+    return f"`{entry.label}`" if entry.label else "beyond the paper"
+
+
+def _runs(study: Study, scale: str) -> int:
+    return len(study.cells(scale)) * study.seeds[scale]
+
+
+def _has(root: Path, study: Study, scale: str) -> bool:
+    return (root / "results" / scale / study.id / "table.md").is_file()
+
+
+def _where(study: Study, root: Path) -> str:
+    return ", ".join(f"at {scale}" for scale in ("small", "paper") if _has(root, study, scale)) or "not yet"
