@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from prediction_makers import arrays
 from safetensors.torch import save_file
 
@@ -163,47 +161,3 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypa
     np.savez(file, features=np.zeros((1000, 8)), labels=np.arange(1000) % 2)
     with pytest.raises(FileError, match="at most 2,000"):
         read_features(file)
-
-
-@settings(max_examples=120)
-@given(
-    st.sampled_from([".npz", ".safetensors", ".pt"]),
-    st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), min_size=1, max_size=6),
-    st.floats(0.05, 1.0),
-)
-def test_no_damage_to_the_bytes_raises_anything_but_a_file_error(
-    tmp_path_factory: pytest.TempPathFactory, suffix: str, changes: list[tuple[float, int]], kept: float
-):
-    folder = tmp_path_factory.getbasetemp()
-    file = folder / f"fuzz{suffix}"
-    raw = bytearray(_written(folder, suffix))
-    for place, value in changes:
-        raw[int(place * len(raw))] = value
-    file.write_bytes(raw[: max(1, int(kept * len(raw)))] if kept < 0.9 else raw)
-    found = refusal = None
-    try:
-        found = read_features(file)
-    except FileError as error:
-        refusal = str(error)
-    if found is None:
-        assert refusal
-        assert "\n" not in refusal
-    else:  # the change hit nothing that matters, or a number
-        assert torch.isfinite(found.features).all()
-        assert found.labels.max() < found.num_classes
-
-
-WRITTEN: dict[str, bytes] = {}
-
-
-def _written(folder: Path, suffix: str) -> bytes:
-    if suffix not in WRITTEN:
-        file, tensors = folder / f"good{suffix}", {key: torch.from_numpy(value) for key, value in GOOD.items()}
-        if suffix == ".npz":
-            np.savez(file, **GOOD)
-        elif suffix == ".pt":
-            torch.save(tensors, file)
-        else:
-            save_file(tensors, file)
-        WRITTEN[suffix] = file.read_bytes()
-    return WRITTEN[suffix]

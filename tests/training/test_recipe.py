@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unhinge.training import Recipe, RecipeError
@@ -131,18 +130,3 @@ def test_any_settings_make_a_recipe_or_a_recipe_error(settings):
     except RecipeError:
         return
     assert Recipe.from_json(recipe.to_json()) == recipe
-
-
-@given(st.data())
-@example(None)
-def test_a_damaged_recipe_file_makes_a_recipe_or_a_recipe_error(data):
-    whole = Recipe(imbalance="exp:100", gamma=0.1).to_json().encode()
-    if data is None:
-        content = whole[:40]
-    else:
-        content = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
-        for place in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=3)):
-            if place < len(content):
-                content[place] ^= 1 << data.draw(st.integers(0, 7))
-    with contextlib.suppress(RecipeError):
-        Recipe.from_json(bytes(content).decode("utf-8", "replace"))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unhinge.training.plots import draw_curves
-from unhinge.training.records import Log, as_csv, as_markdown, plain, read_records
+from unhinge.training.records import Log, as_csv, as_markdown, plain, read_records, seconds_spent
 
 
 def test_what_is_not_finite_becomes_its_name():
@@ -41,6 +41,15 @@ def test_a_log_is_on_the_disk_after_each_record(tmp_path):
 def test_a_line_cut_short_ends_the_records(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoc')
     assert [record["epoch"] for record in read_records(tmp_path)] == [1, 2]
+
+
+def test_a_time_cut_short_by_a_crash_costs_its_own_line_only(tmp_path):
+    log = Log(tmp_path, 0)
+    log.add({"epoch": 1}, seconds=0.5)
+    with (tmp_path / "times.jsonl").open("a") as file:
+        file.write('{"epoch": 2, "sec')
+    log.add({"epoch": 2}, seconds=0.25)
+    assert seconds_spent(tmp_path) == 0.75
 
 
 def test_tables_escape_what_would_break_them():

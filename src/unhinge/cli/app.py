@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from unhinge.cli import explore, predict, reproduce, train, verify
+from unhinge.cli.completion import Commands
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
+    cls=Commands,
     help="Exact training dynamics of the last layer, and the paper's claims put to the test.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -41,7 +47,26 @@ def options(
 
 def main() -> None:
     """Entry point of the console script."""
-    try:
-        app()
-    except BrokenPipeError:  # `unhinge verify | head`
-        sys.stderr.close()
+    with _without_traces():
+        try:
+            app()
+        except BrokenPipeError:  # `unhinge verify | head`
+            sys.stderr.close()
+
+
+@contextmanager
+def _without_traces() -> Iterator[None]:
+    """Give matplotlib and torch a folder that vanishes for what they would leave at home and among temporary files.
+
+    Matplotlib keeps its own where it has one: there is its list of fonts already, and perhaps a person's settings.
+    """
+    home = Path.home()
+    configured = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    cached = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    places = (configured / "matplotlib", cached / "matplotlib", home / ".matplotlib")
+    with TemporaryDirectory(prefix="unhinge-", ignore_cleanup_errors=True) as folder:
+        # Through the environment, where further processes find it too.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)
+        if not any(place.is_dir() for place in places):
+            os.environ.setdefault("MPLCONFIGDIR", folder)
+        yield

@@ -137,14 +137,17 @@ def _pixels_of(data: Any, file: Path) -> np.ndarray:
 
 
 def _labels_of(labels: Any, family: _Family, number: int, file: Path) -> np.ndarray:
+    # Looked at one by one: a list of lists, each of them twice, would keep numpy busy for ever.
+    whole = isinstance(labels, np.ndarray) or (isinstance(labels, list) and all(type(one) is int for one in labels))
     try:
-        array = np.asarray(labels)
-    except (ValueError, OverflowError):  # lists in lists of unequal length
+        array = np.asarray(labels if whole else [])
+    except OverflowError:
         array = np.empty(0, object)
     if array.dtype.kind not in "iu" or array.shape != (number,):
         raise DataError(
             f"{file} should hold {number} labels under {family.key!r}, one whole number for each image, but has "
-            f"{'none' if labels is None else f'{array.dtype} of shape {array.shape}'}. Is it another data set's file?"
+            f"{'none' if labels is None else f'{array.dtype} of shape {array.shape}' if whole else 'something else'}. "
+            "Is it another data set's file?"
         )
     low, high, classes = int(array.min()), int(array.max()), len(family.classes)
     if low < 0 or high >= classes:

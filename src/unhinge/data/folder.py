@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,10 @@ from unhinge.data.stratify import stratified_split
 
 __all__ = ["image_folder", "imagenet100"]
 
+# The only decoders that are asked, whatever a file is called: Pillow would hand PostScript to an interpreter.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+_MOST_PIXELS = 1 << 26  # of one image; a larger one is a mistake, or made to fill the memory
 _TRAIN, _TEST = ("train", "training"), ("test", "val", "valid", "validation")
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -122,13 +126,7 @@ def _read(
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(names):
-        below = path / name
-        members = sorted(
-            Path(folder) / file
-            for folder, _, found in os.walk(below, followlinks=True)
-            for file in found
-            if file.lower().endswith(_ENDINGS) and not file.startswith(".")
-        )
+        members = sorted(Path(file) for file in _images_below(path / name, set()))
         files += members
         labels += [label] * len(members)
     if not files:
@@ -136,7 +134,13 @@ def _read(
     pillow = _pillow()
     height, width = (image_size, image_size) if image_size else _decode(pillow, files[0], None, grey).shape[1:]
     # Filled in place: a list of images and the tensor beside it would take the memory twice.
-    images = np.empty((len(files), 1 if grey else 3, height, width), np.uint8)
+    try:
+        images = np.empty((len(files), 1 if grey else 3, height, width), np.uint8)
+    except (MemoryError, ValueError):
+        raise DataError(
+            f"{len(files):,} images of {height} by {width} pixels, as {files[0]} has, do not fit in memory. "
+            "Pass image_size= for smaller ones."
+        ) from None
 
     def fill(index: int) -> None:
         image = _decode(pillow, files[index], image_size, grey)
@@ -154,10 +158,27 @@ def _read(
     return torch.from_numpy(images), torch.tensor(labels)
 
 
+def _images_below(folder: Path | str, seen: set[tuple[int, int]]) -> Iterator[str]:
+    """The image files in a folder and below it, through links, but no folder twice: links may form a circle."""
+    about = os.stat(folder)
+    if (about.st_dev, about.st_ino) in seen:
+        return
+    seen.add((about.st_dev, about.st_ino))
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir():
+                yield from _images_below(entry.path, seen)
+            # is_file: a pipe would never end.
+            elif entry.name.lower().endswith(_ENDINGS) and not entry.name.startswith(".") and entry.is_file():
+                yield entry.path
+
+
 def _decode(pillow: ModuleType, file: Path, image_size: int | None, grey: bool) -> np.ndarray:
     """One image as bytes (c, h, w)."""
     try:
-        with pillow.open(file) as opened:
+        with pillow.open(file, formats=_FORMATS) as opened:
+            if math.prod(opened.size) > _MOST_PIXELS:
+                raise ValueError(f"it has {opened.size[0]} by {opened.size[1]} pixels")
             if image_size is not None:
                 opened.draft(
                     "L" if grey else "RGB", (image_size, image_size)
@@ -171,7 +192,8 @@ def _decode(pillow: ModuleType, file: Path, image_size: int | None, grey: bool) 
                 image = image.crop((left, top, left + image_size, top + image_size))
             array = np.asarray(image, np.uint8)
     except Exception as error:  # Pillow's decoders raise what they like
-        raise DataError(f"{file} cannot be read as an image: {error}. Replace or remove it.") from None
+        reason = str(error).rstrip(".")
+        raise DataError(f"{file} cannot be read as an image: {reason}. Replace or remove it.") from None
     return np.ascontiguousarray(array[None] if grey else array.transpose(2, 0, 1))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from unhinge.data.errors import Checksum, DataError, MissingFile, advising, verify
-from unhinge.data.files import read_file
+from unhinge.data.files import LARGEST, read_file
 from unhinge.data.images import ImageSet, Splits
 
 __all__ = ["fashion_mnist", "kmnist", "mnist", "read_idx"]
@@ -25,7 +25,6 @@ _FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
-_LARGEST = 1 << 31  # bytes; MNIST has 47 million, and a size beyond this is a damaged header
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def _read_idx(content: bytes) -> np.ndarray:
             raise DataError(f"it starts with {content[:4].hex()}, not with the magic number 000008xx of idx bytes")
         shape = struct.unpack(f">{ndim}I", _exactly(stream, 4 * ndim))
         size = math.prod(shape)
-        if size > _LARGEST:
+        if size > LARGEST:
             raise DataError(f"its header claims the shape {shape}")
         body = stream.read(size + 1)  # one more, which there should not be; it also lets gzip check its sum
     if len(body) != size:

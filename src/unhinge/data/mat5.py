@@ -10,18 +10,19 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from unhinge.data.errors import DataError
+from unhinge.data.files import LARGEST
 
 __all__ = ["read_mat"]
 
 # Types of stored numbers, by their code. An array of doubles may be stored as bytes where all its numbers fit.
 _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _MATRIX, _COMPRESSED = 14, 15
-_LARGEST = 1 << 31  # bytes; SVHN's largest array, the extra training images, has 1.6 billion
 
 
 def read_mat(content: bytes, file: Path | str) -> dict[str, np.ndarray]:
@@ -36,9 +37,11 @@ def read_mat(content: bytes, file: Path | str) -> dict[str, np.ndarray]:
         if order is None:
             raise DataError("it has no header of Matlab's version 5")
         found = {}
+        left = LARGEST  # bytes that all its arrays together may unpack to
         for code, body in _elements(memoryview(content)[128:], order):
             if code == _COMPRESSED:
-                code, body = _inflate(body, order)
+                code, body = _inflate(body, order, left)
+                left -= len(body)
             if code == _MATRIX and (named := _array(body, order)) is not None:
                 found[named[0]] = named[1]
         return found
@@ -64,12 +67,12 @@ def _elements(rest: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
         rest = rest[8 + size + (0 if code == _COMPRESSED else -size % 8) :]
 
 
-def _inflate(body: memoryview, order: str) -> tuple[int, memoryview]:
+def _inflate(body: memoryview, order: str, most: int) -> tuple[int, memoryview]:
     stream = zlib.decompressobj()
     tag = stream.decompress(body, 8)
     code, size = struct.unpack(f"{order}II", tag)
-    if size > _LARGEST:
-        raise DataError(f"an element claims {size} bytes")
+    if size > most:
+        raise DataError(f"an element claims {size} bytes, where {most} may still come")
     inside = stream.decompress(stream.unconsumed_tail, size + 1)
     if len(inside) != size or not stream.eof:
         raise DataError(f"an element of {size} bytes does not end where it should")
@@ -78,10 +81,10 @@ def _inflate(body: memoryview, order: str) -> tuple[int, memoryview]:
 
 def _array(body: memoryview, order: str) -> tuple[str, np.ndarray] | None:
     """Flags, sizes, name and numbers; None where it is a cell, a struct, text, sparse or complex."""
-    parts = list(_elements(body, order))
+    parts = list(islice(_elements(body, order), 4))  # more would be of no use, and there may be millions
     if len(parts) < 4:
         raise DataError("an array without its parts")
-    (_, flags), (_, sizes), (_, name), (code, numbers) = parts[:4]
+    (_, flags), (_, sizes), (_, name), (code, numbers) = parts
     kind = struct.unpack_from(f"{order}I", flags)[0]
     if not 6 <= kind & 0xFF <= 15 or kind & 0x0800 or code not in _TYPES:
         return None

@@ -31,6 +31,7 @@ _OPCODES = (
 # An array takes about ten of these. Without a bound, tuples nested a million deep would overflow the stack of hash().
 _RARE = "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 GLOBAL STACK_GLOBAL REDUCE BUILD BYTEARRAY8"
 _MOST_RARE = 100
+_MOST = 2_000_000  # instructions; the largest official file, CIFAR-100's train, has 400 thousand
 _TYPES = ("u1", "i4", "i8")
 
 
@@ -63,16 +64,27 @@ def read_pickle(content: bytes, file: object) -> dict[str, Any]:
 
 def _check_opcodes(content: bytes) -> None:
     allowed, rarely = frozenset(_OPCODES.split()), frozenset(_RARE.split())
-    rare = 0
+    rare, last = 0, ""
+    kept: dict[int, str] = {}  # by its place in the memo, the instruction that made it
     for count, (opcode, argument, position) in enumerate(pickletools.genops(content)):
-        if opcode.name not in allowed:
-            raise DataError(f"instruction {opcode.name} at byte {position} has no place in it")
-        # The unpickler allocates its memo up to the largest index, whatever that is: one wrong bit, many gigabytes.
-        if opcode.name == "LONG_BINPUT" and int(argument or 0) > count:
-            raise DataError(f"a reference at byte {position} points nowhere")
-        rare += opcode.name in rarely
+        name = opcode.name
+        if name not in allowed:
+            raise DataError(f"instruction {name} at byte {position} has no place in it")
+        if count == _MOST:
+            raise DataError(f"more than {_MOST} instructions by byte {position}")
+        rare += name in rarely
         if rare > _MOST_RARE:
             raise DataError(f"more than {_MOST_RARE} calls and tuples by byte {position}")
+        if name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            place = len(kept) if name == "MEMOIZE" else int(argument or 0)
+            # The unpickler allocates its memo up to the largest index, whatever that is: one wrong bit, many gigabytes.
+            if place > count:
+                raise DataError(f"a reference at byte {position} points nowhere")
+            kept[place] = last
+        # A tuple used twice, in a tuple used twice, ... takes for ever to hash.
+        elif name in ("BINGET", "LONG_BINGET") and "TUPLE" in kept.get(int(argument or 0), ""):
+            raise DataError(f"a tuple at byte {position} is used twice")
+        last = name
 
 
 class _Inert:

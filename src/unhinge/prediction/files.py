@@ -22,6 +22,7 @@ from torch import Tensor
 __all__ = ["FeatureFile", "FileError", "read_features"]
 
 LARGEST_BYTES = 16 * 2**30  # of a file, and of what it unpacks to
+LARGEST_RATIO = 100  # of what it unpacks to and the file itself, above a gigabyte: features are no rows of zeros
 LARGEST_NUMBERS = 2**32  # in one array
 LARGEST_PROTOTYPES = 2**27  # numbers of a (C, p) matrix, of which several are kept
 MOST_CLASSES = 10_000  # a C x C Gram matrix of this size has 800 MB
@@ -79,16 +80,20 @@ def read_features(path: str | Path) -> FeatureFile:
         size = file.stat().st_size
         if not file.is_file():
             raise FileError(f"{file} is not a file.")
-        if size > LARGEST_BYTES:
-            raise FileError(f"{file.name} has {size:,} bytes; at most {LARGEST_BYTES:,} are read.")
-        found = reader(file)
-    except FileError:
-        raise
+        file.open("rb").close()
     except OSError as error:
         raise FileError(f"cannot read {file}: {error.strerror or one_line(error)}.") from None
-    except Exception as error:  # a damaged file fails in many ways: struct, zlib, EOF, unpickling, unsupported methods
-        raise FileError(f"{file.name} is damaged or of another kind ({type(error).__name__}).") from None
-    return checked(found)
+    if size > LARGEST_BYTES:
+        raise FileError(f"{file.name} has {size:,} bytes; at most {LARGEST_BYTES:,} are read.")
+    try:
+        return checked(reader(file))
+    except FileError as error:
+        named = file.name in str(error)
+        raise FileError(str(error) if named else f"{file.name}: {error}") from None
+    except Exception as error:  # a damaged file fails in many ways: struct, zlib, EOF, seeking, tensors of odd kinds
+        raise FileError(
+            f"{file.name} is damaged or of another kind ({type(error).__name__}). Write it again, with {WANTED}."
+        ) from None
 
 
 def one_line(error: object, most: int = 200) -> str:
@@ -146,7 +151,9 @@ def _pt(file: Path) -> dict[str, Any]:
     except Exception as error:
         objects = "weights_only" in str(error) or "Weights only" in str(error)
         reason = "it holds more than tensors, and nothing else is read" if objects else type(error).__name__
-        raise FileError(f"{file.name} cannot be read as a dictionary of tensors: {reason}.") from None
+        raise FileError(
+            f"{file.name} cannot be read as a dictionary of tensors: {reason}. Write it with torch.save, with {WANTED}."
+        ) from None
     if not isinstance(found, dict):
         raise FileError(f"{file.name} holds a {type(found).__name__}, not a dictionary of tensors with {WANTED}.")
     names = {name for name in found if isinstance(name, str)}
@@ -163,8 +170,12 @@ READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 def _check_unpacked(archive: zipfile.ZipFile, file: Path) -> None:
     unpacked = sum(entry.file_size for entry in archive.infolist())
-    if unpacked > LARGEST_BYTES:
-        raise FileError(f"{file.name} unpacks to {unpacked:,} bytes; at most {LARGEST_BYTES:,} are read.")
+    most = min(LARGEST_BYTES, max(2**30, LARGEST_RATIO * file.stat().st_size))
+    if unpacked > most:
+        raise FileError(f"{file.name} unpacks to {unpacked:,} bytes; at most {most:,} are read of a file of its size.")
+    for entry in archive.infolist():  # other methods may unpack to more than they claim
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise FileError(f"{file.name} is packed by a method numpy and torch do not use. Write it with numpy.savez.")
 
 
 def _chosen(names: set[str], file: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from unhinge.training.checkpoint import write_atomically
 
-__all__ = ["as_csv", "as_markdown", "plain", "read_records", "Log"]
+__all__ = ["as_csv", "as_markdown", "plain", "read_records", "seconds_spent", "Log"]
 
 Record = dict[str, Any]
 
@@ -36,17 +36,32 @@ def _plain(value: Any) -> Any:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """The records of a run, in order; a line cut short by a crash is left out."""
+    """The records of a run, in order, up to the first line that is none: one cut short by a crash, or damaged."""
     path = folder / "log.jsonl"
     if not path.is_file():
         return []
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    records: list[Record] = []
+    for line in path.read_bytes().splitlines():
         try:
-            records.append(json.loads(line))
-        except ValueError:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
             break
+        if not isinstance(record, dict):
+            break
+        records.append(record)
     return records
+
+
+def seconds_spent(folder: Path) -> float:
+    """Wall-clock seconds of all epochs of a run, from its times.jsonl; a line that a crash cut short counts nothing."""
+    total = 0.0
+    path = folder / "times.jsonl"
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            total += float(json.loads(line)["seconds"])
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+            continue
+    return total
 
 
 class Log:
@@ -67,8 +82,11 @@ class Log:
         """Append a record, on the disk before this returns."""
         self.records.append(plain(record))
         self._write()
-        with (self.folder / "times.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"epoch": record.get("epoch"), **plain(times)}) + "\n")
+        path = self.folder / "times.jsonl"
+        # A line that a crash cut short is ended first, so that it spoils no other.
+        cut = path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")
+        with path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if cut else "") + json.dumps({"epoch": record.get("epoch"), **plain(times)}) + "\n")
         if self._board is not None:
             for name, value in record.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "epoch":

@@ -40,6 +40,9 @@ def read_npz(raw: bytes) -> Start:
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
+            methods = {entry.compress_type for entry in archive.infolist()}
+        if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # others may unpack to more than they claim
+            raise ValueError("it is packed by a method numpy does not use; write it with numpy.savez.")
         if unpacked > LARGEST_FILE:
             raise ValueError(f"the file unpacks to {unpacked:,} bytes; at most {LARGEST_FILE:,} are read.")
         with np.load(io.BytesIO(raw), allow_pickle=False) as data:

@@ -1,0 +1,125 @@
+"""What the shell completes by value: the names one can choose from, known without importing torch.
+
+A completion is asked for at every press of the tab key, and importing torch takes seconds. So the names stand here a
+second time, or are read off the source; a test holds them against those that the commands know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from typer.core import TyperGroup
+
+__all__ = ["Commands", "offered"]
+
+STUDIES = (
+    *(f"classification-{data}" for data in ("cifar10", "cifar100", "imagenet100")),
+    *(
+        f"{what}-{data}"
+        for data in ("cifar10", "cifar100")
+        for what in ("long-tailed", "imbalanced", "reliability", "ood", "ood-penalty")
+    ),
+    *(f"behaviour-{data}" for data in ("cifar10", "cifar100", "imagenet100")),
+    "collapse",
+    *(f"beyond-{what}" for what in ("long-tailed", "long-tailed-steps", "label-noise", "rates", "gamma")),
+)
+SETTINGS = (
+    *("cifar10", "cifar100", "imagenet100"),
+    *(
+        f"{data}-{what}"
+        for data in ("cifar10", "cifar100")
+        for what in (
+            *(f"{kind}{ratio}" for ratio in (10, 20, 50, 100) for kind in ("lt", "step")),
+            *(f"noise{percent}" for percent in (20, 40, 60)),
+        )
+    ),
+)
+METHODS = (
+    *("ce", "ce+penalty", "ce+sqrt", "ce+inverse", "ce+adjusted"),
+    *("pal", "pal+penalty", "pal+radius", "pal+sqrt", "pal+radius+sqrt", "pal+inverse"),
+    *("fnpal", "fnpal+rescale", "fnpal+sqrt", "adjusted", "unhinged", "unhinged+sqrt", "etf-init"),
+)
+DATA = ("digits", "cifar10", "cifar100", "cifar100-coarse", "svhn", "mnist", "kmnist", "fashion-mnist", "imagenet100")
+SCALES = ("quick", "small", "paper")
+GROUPS = ("lemma1", *(f"thm{number}" for number in range(1, 6)), "cor1", "cor2")
+
+
+def _registered(folder: str, decorator: str) -> list[str]:
+    """The names that the modules of a folder register with a decorator, read off their source."""
+    files = sorted((Path(__file__).parents[1] / folder).glob("*.py"))
+    pattern = re.compile(rf'^@?{decorator}\(\s*"([\w-]+)"', re.MULTILINE)
+    return [name for file in files for name in pattern.findall(file.read_text(encoding="utf-8"))]
+
+
+def _reproduced() -> list[str]:
+    return [*_registered("experiments", "experiment"), *STUDIES, "numerical", "trained", "all"]
+
+
+def _claims() -> list[str]:
+    return [*_registered("claims", "claim"), *GROUPS]
+
+
+def _recipes() -> list[str]:
+    return [f"{setting}/{method}" for setting in SETTINGS for method in METHODS]
+
+
+Names = Callable[[], Iterable[str]]
+VALUES: dict[tuple[str, str], Names | tuple[str, ...]] = {
+    ("reproduce", "id"): _reproduced,
+    ("reproduce", "scale"): SCALES,
+    ("reproduce", "engine"): ("local", "ray"),
+    ("verify", "claim"): _claims,
+    ("train", "recipe"): _recipes,
+    ("train", "scale"): SCALES,
+    ("train", "data"): DATA,
+    ("train", "model"): (
+        *("convnet", "resnet8", "tiny-resnet", "resnet20", "resnet32", "resnet56"),
+        *("resnet18", "resnet34", "resnet50"),
+    ),
+    ("train", "head"): ("linear", "pal", "fnpal", "etf-init"),
+    ("train", "loss"): ("ce", "unhinged", "adjusted", "hinge", "mse"),
+    ("train", "strategy"): ("auto", "ddp"),
+    ("train", "accelerator"): ("auto", "cpu", "cuda", "mps"),
+    ("train", "precision"): ("32-true", "bf16-mixed"),
+    ("evaluate", "ood"): ("patches", *DATA),
+    ("evaluate", "weights"): ("last", "best"),
+}
+
+
+def offered(command: str, parameter: str) -> list[str]:
+    """The values of an argument or option of a command that are completed.
+
+    Example:
+        >>> offered("train", "loss")
+        ['ce', 'unhinged', 'adjusted', 'hinge', 'mse']
+    """
+    names = VALUES[command, parameter]
+    return list(names() if callable(names) else names)
+
+
+class Item(NamedTuple):
+    """A candidate, in the form that the shells' scripts ask for."""
+
+    value: str
+    help: str | None = None
+    type: str = "plain"
+
+
+def _complete(command: str, parameter: str, context: Any, incomplete: str) -> list[Item]:
+    return [Item(name) for name in offered(command, parameter) if name.startswith(incomplete)]
+
+
+class Commands(TyperGroup):
+    """The commands, with values to complete beside their options; without a value of ours, the shell offers files."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name."""
+        command = super().get_command(ctx, cmd_name)
+        for parameter in command.params if command is not None else ():
+            if (cmd_name, parameter.name) in VALUES:
+                parameter.shell_complete = partial(_complete, cmd_name, parameter.name)  # type: ignore[assignment, method-assign]
+        return command
