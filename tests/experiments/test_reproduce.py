@@ -169,3 +169,12 @@ def test_there_are_forty_errata_in_order():
     assert [entry.number for entry in ERRATA] == list(range(1, 41))
     assert {entry.severity for entry in ERRATA} == {"A", "B", "C"}
     assert all(entry.where and entry.printed and entry.right and entry.evidence for entry in ERRATA)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[]", b"{", b"{}", b"[" * 200_000])
+def test_a_damaged_recipe_is_no_result(tmp_path, content):
+    from unhinge.experiments.run import results
+
+    (tmp_path / "anchored-decay").mkdir()
+    (tmp_path / "anchored-decay" / "recipe.json").write_bytes(content)
+    assert results(tmp_path) == []

@@ -15,7 +15,7 @@ import torch
 
 from unhinge.training import Evaluation, Recipe, evaluate, fit, material_of
 from unhinge.training.checkpoint import write_atomically
-from unhinge.training.records import plain
+from unhinge.training.records import plain, seconds_spent
 
 __all__ = ["Cell", "Task", "follow", "measured"]
 
@@ -73,7 +73,7 @@ def measured(task: Task) -> dict[str, Any] | None:
 def _read(path: Path, recipe: Recipe) -> dict[str, Any] | None:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return result if isinstance(result, dict) and result.get("recipe") == asdict(recipe) else None
 
@@ -84,7 +84,7 @@ def follow(task: Task) -> dict[str, Any]:
     material = material_of(task.recipe, task.data_root)
     began = time.perf_counter()
     run = fit(task.recipe, folder, material=material)
-    seconds = sum(json.loads(line)["seconds"] for line in (folder / "times.jsonl").read_text().splitlines())
+    seconds = seconds_spent(folder)
     result: dict[str, Any] = {
         "recipe": asdict(task.recipe),
         "stopped": run.stopped,

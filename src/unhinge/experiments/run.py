@@ -32,6 +32,11 @@ from unhinge.experiments.table import (
 
 __all__ = ["Progress", "Result", "redraw", "reproduce", "results"]
 
+# What the report asks of a recipe.json; one without is damaged or of another version, and made again.
+WRITTEN = (
+    *("id", "label", "claim", "note", "footnote", "scale", "seed", "parameters", "deviation", "deviations", "checks"),
+    *("errata", "seconds", "versions", "commit", "command", "largest_deviation"),
+)
 FILES = ("data.csv", "summary.csv", "summary.md", "figure.png", "figure.pdf", "recipe.json")
 
 
@@ -105,10 +110,19 @@ def results(out: str | Path) -> list[Result]:
     folder = Path(out)
     kept = []
     for entry in list_experiments():
-        recipe = folder / entry.id / "recipe.json"
-        if recipe.is_file():
-            kept.append(Result(entry.id, folder / entry.id, json.loads(recipe.read_text(encoding="utf-8")), True))
+        recipe = _recipe(folder / entry.id)
+        if recipe is not None:
+            kept.append(Result(entry.id, folder / entry.id, recipe, True))
     return kept
+
+
+def _recipe(folder: Path) -> dict[str, Any] | None:
+    """The recipe.json in a folder of ours; None where there is none, or one that is damaged."""
+    try:
+        recipe = json.loads((folder / "recipe.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return recipe if isinstance(recipe, dict) and all(key in recipe for key in WRITTEN) else None
 
 
 def redraw(folder: str | Path) -> None:
@@ -190,16 +204,14 @@ def _complete(folder: Path, name: str, scale: Scale, seed: int) -> Result | None
     """The result in that folder, if it is whole and what would be made now."""
     if not all((folder / file).is_file() for file in FILES):
         return None
-    try:
-        recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    recipe = _recipe(folder)
     same = (
-        recipe.get("scale") == asdict(scale)
+        recipe is not None
+        and recipe.get("scale") == asdict(scale)
         and recipe.get("seed") == seed
         and recipe.get("fingerprint") == _fingerprint(find(name))
     )
-    if not same:
+    if recipe is None or not same:
         return None
     if recipe.get("look") != _look():
         redraw(folder)
