@@ -227,3 +227,12 @@ def test_every_run_of_the_folder_stands_in_one_table(tmp_path: Path):
     for row in rows:
         kept = json.loads((tmp_path / "runs" / f"{row['run']}.json").read_text())
         assert float(row["accuracy"]) == kept["accuracy"]
+
+
+def test_collecting_trains_nothing(tmp_path: Path):
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+    (found,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=3, train=False)
+    assert {seed for _, _, seed in found.measured} == {0}
+    recipe = json.loads((tmp_path / "beyond-gamma" / "recipe.json").read_text())
+    assert (recipe["runs"], recipe["runs_wanted"]) == (2, 6)
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 2

@@ -124,6 +124,9 @@ def reproduce(
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once.", show_default="one per core")] = None,
     engine: Annotated[str, typer.Option(help="Who trains: local (processes here) or ray (a cluster).")] = "local",
     data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in, for small and paper.")] = None,
+    collect: Annotated[
+        bool, typer.Option("--collect", help="Train nothing: tables and figures of the runs that are there.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
 ) -> None:
     """Make figures and tables again: theory over really simulated SGD, trained networks beside the paper's numbers.
@@ -144,7 +147,7 @@ def reproduce(
     folder = writable(out if out is not None else Path("results") / scale)
     try:
         made = _make_figures([one.id for one in figures], size, folder, seed, seeds or 1, jobs) if figures else []
-        found = _run_studies(studies, scale, folder, seeds, jobs, engine, data_root) if studies else []
+        found = _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect) if studies else []
     except KeyboardInterrupt:
         typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
         raise typer.Exit(1) from None
@@ -182,6 +185,7 @@ def _run_studies(
     jobs: int | None,
     engine: str,
     data_root: Path | None,
+    collect: bool,
 ) -> list[StudyResult]:
     import os
 
@@ -202,6 +206,7 @@ def _run_studies(
             jobs=jobs or os.cpu_count() or 1,
             engine=cast(Engine, engine),
             data_root=data_root,
+            train=not collect,
             tell=advance,
         )
 

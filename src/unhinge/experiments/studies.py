@@ -309,7 +309,7 @@ def _make() -> list[Study]:
             Study(
                 f"reliability-{data}",
                 f"fig:ece-lt-{data}",
-                "A larger penalty brings confidence closer to accuracy under a long tail",
+                "Does a larger penalty bring confidence closer to accuracy under a long tail?",
                 "reliability",
                 _for(data, _reliability),
                 ("ece", "accuracy"),
@@ -319,7 +319,7 @@ def _make() -> list[Study]:
             Study(
                 f"ood-{data}",
                 "tab:ood-cifar-unhinged",
-                "The feature penalty improves the detection of unknown images",
+                "Does the feature penalty improve the detection of unknown images?",
                 "histograms",
                 partial(_ood, OOD, data),
                 OOD_QUANTITIES,
@@ -387,7 +387,7 @@ def _make() -> list[Study]:
         Study(
             "beyond-long-tailed-steps",
             None,
-            "Whether the unhinged loss beats cross-entropy under a long tail depends on the number of steps",
+            "Does the unhinged loss beat cross-entropy under a long tail, and after how many steps?",
             "steps",
             _for("cifar10", _steps),
             ("accuracy", "train_accuracy"),

@@ -35,6 +35,7 @@ def reproduce_studies(
     jobs: int = 1,
     engine: Engine = "local",
     data_root: str | Path | None = None,
+    train: bool = True,
     tell: Told | None = None,
 ) -> list[StudyResult]:
     """Run what is missing, and write each study's table and figure into its own folder of `out`.
@@ -50,6 +51,7 @@ def reproduce_studies(
         jobs: Runs at once.
         engine: Who does them; see :func:`sweep`.
         data_root: Where the data sets lie.
+        train: False only collects what is there.
         tell: Called after each run.
     """
     folder = writable(Path(out))
@@ -57,7 +59,7 @@ def reproduce_studies(
     plans = _shared([_planned(study, scale, seeds, runs, data_root) for study in studies])
     tasks = {place.task.name: place.task for plan in plans for place in plan}  # each run once, whoever shares it
     answers = {name: kept for name, task in tasks.items() if (kept := measured(task)) is not None}
-    missing = [task for name, task in tasks.items() if name not in answers]
+    missing = [task for name, task in tasks.items() if name not in answers] if train else []
     done = len(answers)
     failures: dict[str, str] = {}
     everything = _found_in(runs) | answers
@@ -305,7 +307,9 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
 
 
 def _seeds(result: StudyResult) -> str:
-    return "1 seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
+    seeds = "1 seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
+    done, wanted = len(result.measured), len(result.cells) * len(result.seeds)
+    return seeds if done == wanted else f"{seeds}, of whose {wanted} runs {done} are there"
 
 
 def _grid(corner: str, heads: Sequence[str], result: StudyResult, show: Callable[[str, str], str]) -> list[str]:
