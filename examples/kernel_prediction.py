@@ -1,46 +1,70 @@
-"""Does a network train as its tangent kernel at initialization says? Predicted and really trained, side by side.
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
 
-An MLP and a ConvNet learn scikit-learn's digits by full-batch gradient descent on the unhinged loss, together with a
-linear head. `LayerPeeled.kernel_flow` predicts features, prototypes and loss from the kernel at initialization alone.
-The wider the network, the less its kernel moves and the longer the prediction holds.
+# %% [markdown]
+# # Predicting a network by its kernel
+#
+# Features of a real network are not free: they move through its parameters. As long as the network's tangent kernel
+# stays where it was at initialization, the dynamics are still linear and `LayerPeeled.kernel_flow` solves them:
+# features, prototypes and loss at any time, from the kernel alone. Here an MLP and a ConvNet learn digits by
+# full-batch gradient descent on the unhinged loss, and the prediction made before the first step is laid beside
+# what training did. The wider the network, the less its kernel moves and the longer the prediction holds.
+#
+# As a script: `python examples/kernel_prediction.py [--full] [--quick] [--out examples/out]`, about a minute on one
+# core; `--full` trains wider networks for ten minutes.
 
-    python examples/kernel_prediction.py --out results [--quick]
-
-Ten minutes on one core, most of it the training of the widest networks; one minute with --quick.
-"""
-
-from __future__ import annotations
-
+# %%
 import argparse
-import csv
 import itertools
 import math
-import platform
-import statistics
-import sys
+import os
 import time
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from unhinge import LayerPeeled
-from unhinge.theory.ntk import NTKOperator, empirical_ntk
+from unhinge import LayerPeeled, empirical_ntk
+from unhinge.nn import UnhingedLoss
+from unhinge.theory.ntk import NTKOperator
 
+notebook = "get_ipython" in globals()
+parser = argparse.ArgumentParser(
+    description="What a network will do, from its kernel at initialization; then the truth."
+)
+parser.add_argument("--quick", action="store_true", default="UNHINGE_QUICK" in os.environ, help="tiny networks")
+parser.add_argument("--full", action="store_true", help="wider networks and more steps: ten minutes")
+parser.add_argument(
+    "--out", type=Path, default=None if notebook else Path("examples/out"), help="folder of the picture"
+)
+options = parser.parse_args([] if notebook else None)
+
+WIDTHS, STEPS, COUNT = {"mlp": (16, 64, 256), "convnet": (8, 32)}, 300, 100
+if options.full:
+    WIDTHS, STEPS = {"mlp": (16, 64, 256, 1024), "convnet": (8, 32, 128, 256)}, 1000
+if options.quick:
+    WIDTHS, STEPS, COUNT = {"mlp": (8, 16), "convnet": (4,)}, 24, 20
 CLASSES, DIM = 10, 16
-GAMMA = 1 / (CLASSES - 1)
 GROWTHS = 2.0  # e-folds of the fastest mode that are trained: the horizon, the same for every width
 CHECKPOINTS = 12
 
 Record = dict[str, Any]
 
+# %% [markdown]
+# ## Networks in the scaling in which kernels settle
+#
+# Weights start as standard normals and act divided by the root of their fan-in.
 
+
+# %%
 class Scaled(nn.Module):
     r"""A layer whose weights start as standard normals and act divided by the root of their fan-in: NTK scaling."""
 
@@ -83,6 +107,13 @@ def convnet(width: int, generator: torch.Generator) -> nn.Module:
     )
 
 
+# %% [markdown]
+# ## Predict first, then train
+#
+# `path` is the whole prediction: it is made from the network's features and kernel before any training.
+
+
+# %%
 def digits(count: int) -> tuple[Tensor, Tensor]:
     """The first `count` / 10 images of each digit, centered, pixels of mean square 1."""
     data = load_digits()
@@ -92,23 +123,17 @@ def digits(count: int) -> tuple[Tensor, Tensor]:
     return images / images.pow(2).mean().sqrt(), labels[chosen]
 
 
-def unhinged(features: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Mean of -z_y + gamma * (sum of the other logits)."""
-    logits = features @ weight.mT
-    true = logits.gather(1, target[:, None])[:, 0]
-    return (GAMMA * logits.sum(1) - (1 + GAMMA) * true).mean()
-
-
 def train(
     network: nn.Module, weight: Tensor, images: Tensor, target: Tensor, lr: float, marks: list[int]
 ) -> list[tuple[Tensor, Tensor, float, dict[str, Tensor]]]:
     """Plain gradient descent; features, prototypes, loss and network parameters after each step count in `marks`."""
+    loss_of = UnhingedLoss()
     head = weight.clone().requires_grad_(True)
     parameters = [*network.parameters(), head]
     seen = []
     for step in range(marks[-1] + 1):
         features = network(images)
-        loss = unhinged(features, head, target)
+        loss = loss_of(features @ head.T, target)
         if step in marks:
             frozen = {name: value.detach().clone() for name, value in network.state_dict().items()}
             seen.append((features.detach(), head.detach().clone(), loss.item(), frozen))
@@ -176,6 +201,83 @@ def relative(difference: Tensor, size: Tensor) -> float:
     return (difference.norm() / size.norm()).item()
 
 
+# %%
+records = []
+for kind, widths in WIDTHS.items():
+    for width in widths:
+        found = compare(kind, width, COUNT, STEPS, seed=0)
+        records += found
+        seconds = f"predicted in {found[0]['predict_s']:.1f} s, trained in {found[0]['train_s']:.1f} s"
+        print(f"{kind} of width {width}: {seconds}", flush=True)
+
+# %% [markdown]
+# ## How good it was
+#
+# Errors are relative: features to the distance they moved, loss to its size; after one e-fold of the fastest mode
+# (`@1`) and at the end. `holds to 10 %` is the last checkpoint up to which the features are within a tenth of their
+# movement. No width holds for ever: the kernel grows with the features, and the network runs ahead of the
+# exponential.
+
+
+# %%
+def holds_to(records: list[Record], limit: float) -> float:
+    """The last checkpoint up to which the error of the features stays below `limit`."""
+    good = itertools.takewhile(lambda record: record["feature_error"] <= limit, records)
+    return max(record["growths"] for record in good)
+
+
+header = f"{'features@1':>11} {'loss@1':>7} {'features@2':>11} {'loss@2':>7} {'kernel moved':>13} holds to 10 %"
+print(f"{'':>7} {'width':>6} {header}")
+for (kind, width), group in itertools.groupby(records, lambda record: (record["network"], record["width"])):
+    mine = list(group)
+    one, end = min(mine, key=lambda record: abs(record["growths"] - 1)), mine[-1]
+    print(
+        f"{kind:>7} {width:>6} {one['feature_error']:>11.3f} {one['loss_error']:>7.3f} {end['feature_error']:>11.3f} "
+        f"{end['loss_error']:>7.3f} {end['kernel_drift']:>13.3g} {holds_to(mine, 0.1):>9.2f} e-folds"
+    )
+
+# %%
+networks = {"mlp": "MLP", "convnet": "ConvNet"}
+figure, axes = plt.subplots(2, 3, figsize=(10, 5.4), sharex=True, layout="constrained")
+for row, (kind, label) in zip(axes, networks.items(), strict=True):
+    widths = sorted({record["width"] for record in records if record["network"] == kind})
+    colors = plt.get_cmap("viridis_r")(torch.linspace(0.2, 0.95, len(widths)).numpy())
+    for width, color in zip(widths, colors, strict=True):
+        mine = [record for record in records if (record["network"], record["width"]) == (kind, width)]
+        at, *curves = (
+            [record[key] for record in mine]
+            for key in ("growths", "feature_error", "kernel_drift", "loss_predicted", "loss_trained")
+        )
+        for axis, values in zip(row, curves[:2], strict=False):
+            axis.semilogy(at[1:], values[1:], "o-", color=color, ms=3, lw=1.4, label=width)
+        if width in (widths[0], widths[-1]):
+            row[2].plot(at, curves[2], color=color, lw=1.4)
+            row[2].plot(at, curves[3], "o", color=color, ms=4, mfc="none", label=f"width {width}")
+            lowest = 1.2 * curves[3][-1]  # of the widest: the narrowest runs away
+    row[0].set(ylabel=f"{label}\nerror / distance moved", ylim=(5e-3, 2))
+    row[1].set(ylabel=r"$\|K_t - K_0\| \,/\, \|K_0\|$", ylim=(5e-3, 20))
+    row[2].set(ylabel="loss", ylim=(lowest, -0.05 * lowest))
+    row[0].legend(title="width", fontsize=8, title_fontsize=8, ncols=2, frameon=False, loc="lower right")
+    row[2].legend(fontsize=8, frameon=False, loc="lower left")
+titles = "Error of the predicted features", "Drift of the kernel", "Predicted (lines), trained (dots)"
+for axis, title in zip(axes[0], titles, strict=True):
+    axis.set_title(title, fontsize=11)
+for axis in axes[1]:
+    axis.set_xlabel("time, in e-folds of the fastest mode")
+if options.out:
+    options.out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(options.out / "kernel_prediction.png", dpi=150)
+    print(f"picture: {options.out / 'kernel_prediction.png'}")
+
+# %% [markdown]
+# ## Wrong labels
+#
+# 40 % of the labels of 500 digits are wrong. Free features learn the labels they are given. Features that share a
+# smooth kernel agree with the true ones instead, for a while: late, the fastest mode drowns the others, and with
+# them the classes that only these tell apart.
+
+
+# %%
 def noisy_labels(count: int, share: float, seed: int, dim: int = 64) -> list[Record]:
     """One fixed noisy labelling: free features learn it by heart, features that share a smooth kernel do not."""
     generator = torch.Generator().manual_seed(seed)
@@ -210,135 +312,8 @@ def noisy_labels(count: int, share: float, seed: int, dim: int = 64) -> list[Rec
     return records
 
 
-def plot(records: list[Record], path: Path) -> None:
-    """A row for each network: error of the features, drift of the kernel, loss of the narrowest and the widest."""
-    networks = {"mlp": "MLP", "convnet": "ConvNet"}
-    figure, axes = plt.subplots(2, 3, figsize=(10, 5.4), sharex=True, layout="constrained")
-    for row, (kind, label) in zip(axes, networks.items(), strict=True):
-        widths = sorted({record["width"] for record in records if record["network"] == kind})
-        colors = plt.get_cmap("viridis_r")(torch.linspace(0.2, 0.95, len(widths)).numpy())
-        for width, color in zip(widths, colors, strict=True):
-            mine = [record for record in records if (record["network"], record["width"]) == (kind, width)]
-            at, *curves = (
-                [record[key] for record in mine]
-                for key in ("growths", "feature_error", "kernel_drift", "loss_predicted", "loss_trained")
-            )
-            for axis, values in zip(row, curves[:2], strict=False):
-                axis.semilogy(at[1:], values[1:], "o-", color=color, ms=3, lw=1.4, label=width)
-            if width in (widths[0], widths[-1]):
-                row[2].plot(at, curves[2], color=color, lw=1.4)
-                row[2].plot(at, curves[3], "o", color=color, ms=4, mfc="none", label=f"width {width}")
-                lowest = 1.2 * curves[3][-1]  # of the widest: the narrowest runs away
-        row[0].set(ylabel=f"{label}\nerror / distance moved", ylim=(5e-3, 2))
-        row[1].set(ylabel=r"$\|K_t - K_0\| \,/\, \|K_0\|$", ylim=(5e-3, 20))
-        row[2].set(ylabel="loss", ylim=(lowest, -0.05 * lowest))
-        row[0].legend(title="width", fontsize=8, title_fontsize=8, ncols=2, frameon=False, loc="lower right")
-        row[2].legend(fontsize=8, frameon=False, loc="lower left")
-    titles = "Error of the predicted features", "Drift of the kernel", "Predicted (lines), trained (dots)"
-    for axis, title in zip(axes[0], titles, strict=True):
-        axis.set_title(title, fontsize=11)
-    for axis in axes[1]:
-        axis.set_xlabel("time, in e-folds of the fastest mode")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-
-
-def holds_to(records: list[Record], limit: float) -> float:
-    """The last checkpoint up to which the error of the features stays below `limit`."""
-    good = itertools.takewhile(lambda record: record["feature_error"] <= limit, records)
-    return max(record["growths"] for record in good)
-
-
-def summary(records: list[Record]) -> list[Record]:
-    """One row for each network and width: errors at one e-fold and at the end."""
-    rows = []
-    for _, group in itertools.groupby(records, lambda record: (record["network"], record["width"])):
-        mine = list(group)
-        middle, end = min(mine, key=lambda record: abs(record["growths"] - 1)), mine[-1]
-        row = {key: end[key] for key in ("network", "width")}
-        for name, record in (("@1", middle), ("@end", end)):
-            for key in ("feature_error", "weight_error", "loss_error", "kernel_drift"):
-                row[key + name] = record[key]
-        rows.append(
-            row | {"holds_to_10%": holds_to(mine, 0.1), "predict_s": end["predict_s"], "train_s": end["train_s"]}
-        )
-    return rows
-
-
-def table(rows: list[Record]) -> str:
-    """Records as Markdown."""
-
-    def cell(value: float | str) -> str:
-        return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-    keys = list(rows[0])
-    lines = ["| " + " | ".join(keys) + " |", "|" + "---|" * len(keys)]
-    lines += ["| " + " | ".join(cell(row[key]) for key in keys) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def exponent(rows: list[Record], kind: str) -> float:
-    """Slope of log error over log width, by least squares."""
-    points = [(math.log(row["width"]), math.log(row["feature_error@1"])) for row in rows if row["network"] == kind]
-    return statistics.linear_regression(*zip(*points, strict=True)).slope
-
-
-def report(rows: list[Record], noise: list[Record], count: int, steps: int, seed: int) -> str:
-    kinds = dict.fromkeys(row["network"] for row in rows)
-    slopes = ", ".join(f"width^({exponent(rows, kind):.2f}) for the {kind}" for kind in kinds)
-    return f"""# A network and its kernel at initialization
-
-Digits ({count} images, {CLASSES} classes), {DIM} features, linear head without bias, unhinged loss with gamma = 1/9,
-plain full-batch gradient descent of {steps} steps over {GROWTHS:g} e-folds of the fastest mode. Errors are relative:
-features to the distance they moved, prototypes and loss to their own size; `@1` after one e-fold, `@end` after
-{GROWTHS:g}; `holds_to_10%` is the last of {CHECKPOINTS} checkpoints up to which the features are within a tenth of
-their movement. `kernel_drift` is the change of the kernel relative to its size (Frobenius norm, 8 random probes).
-
-{table(rows)}
-
-The error after one e-fold falls as {slopes}; it grows with time, and no width holds for ever: the kernel of a network
-grows with its features, so the trained network runs ahead of the exponential that a constant kernel gives.
-
-One fixed labelling of 500 digits, 40% of it wrong: free features agree with the labels they were given, features that
-share a smooth kernel with the true ones. Late, the fastest mode of the kernel drowns the others, and with them the
-classes that only these tell apart.
-
-{table(noise)}
-
-`python examples/kernel_prediction.py {" ".join(sys.argv[1:])}`; seed {seed}; Python {platform.python_version()}, torch
-{torch.__version__}, {torch.get_num_threads()} threads.
-"""
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("kernel_prediction"), help="folder for tables and the figure")
-    parser.add_argument("--quick", action="store_true", help="narrow networks and few steps")
-    parser.add_argument("--count", type=int, default=100, help="training images, a multiple of 10")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    widths = {"mlp": (16, 64, 256, 1024), "convnet": (8, 32, 128, 256)}
-    steps = 1000
-    if options.quick:
-        widths, steps = {"mlp": (16, 64, 256), "convnet": (8, 32)}, 300
-    records = []
-    for kind, sizes in widths.items():
-        for width in sizes:
-            found = compare(kind, width, options.count, steps, options.seed)
-            records += found
-            seconds = f"predicted in {found[0]['predict_s']:.1f} s, trained in {found[0]['train_s']:.1f} s"
-            print(f"{kind} of width {width}: {seconds}", flush=True)
-    rows, noise = summary(records), noisy_labels(500, 0.4, options.seed)
-    with (options.out / "kernel_prediction.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(records[0]))
-        writer.writeheader()
-        writer.writerows(records)
-    plot(records, options.out / "kernel_prediction.png")
-    text = report(rows, noise, options.count, steps, options.seed)
-    (options.out / "kernel_prediction.md").write_text(text)
-    print(f"\n{text}\nWritten to {options.out}/: kernel_prediction.md, .csv and .png")
-
-
-if __name__ == "__main__":
-    main()
+for record in noisy_labels(100 if options.quick else 500, 0.4, seed=0):
+    print(
+        f"{record['features']:>10}, {record['e-folds']:.0f} e-folds: agree with the given labels "
+        f"{record['agree_with_noisy']:.0%}, with the true ones {record['agree_with_clean']:.0%}"
+    )
