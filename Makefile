@@ -13,7 +13,7 @@ PARTIAL := $(VENV)/.setup-running
 LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup lint types format bench build docs clean distclean FORCE
+.PHONY: help demo test setup lint types format bench build docs notebooks clean distclean FORCE
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,9 +22,9 @@ help: ## Show this list
 	@echo "  JOBS=4             test processes ($(JOBS))"
 	@echo "  ARGS='-k flow'     more arguments for pytest, the benchmark or the demo"
 
-demo: setup ## Set up, test every claim of the paper, draw its numerical figures again, and write a report
+demo: setup ## Set up, test every claim of the paper, draw its numerical figures again, train a few networks, and write a report
 	@$(BIN)/unhinge verify --out $(DEMO)
-	@$(BIN)/unhinge reproduce --scale quick --out $(DEMO) $(ARGS)
+	@$(BIN)/unhinge reproduce numerical collapse beyond-long-tailed-steps --scale quick --out $(DEMO) $(ARGS)
 	@echo "The report: $(CURDIR)/$(DEMO)/report.html"
 
 # One thread for each process: the test processes already fill the cores.
@@ -50,6 +50,9 @@ bench: setup ## Measure speed and accuracy beside our peers (half an hour; one s
 
 docs: setup ## Build the documentation, offline, warnings as errors (ARGS=--fast: no figures, no verdicts)
 	@MPLBACKEND=Agg $(BIN)/python docs/build.py $(ARGS)
+
+notebooks: setup ## Make the notebooks of the examples again (minutes)
+	@OMP_NUM_THREADS=1 $(BIN)/python examples/notebooks/build.py $(ARGS)
 
 build: setup ## Build the wheel and the sdist into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist .
