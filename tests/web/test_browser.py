@@ -95,6 +95,20 @@ def test_a_moved_slider_draws_what_the_library_says(page, served):
     assert f"gamma={gamma}" in page.url
 
 
+@pytest.mark.parametrize("view", ["noise", "sphere"])
+def test_sliders_of_a_view_opened_by_its_tab_stand_where_its_numbers_say(page, served, view):
+    def positions() -> dict[str, str]:
+        sliders = page.locator(f"form[data-form={view}] input.slider")
+        return dict(sliders.evaluate_all("all => all.map((one) => [one.dataset.key, one.value])"))
+
+    visit(page, served)
+    after(page, lambda: page.locator(f"[role=tab][data-view={view}]").click())
+    by_tab = positions()
+    visit(page, f"{served}?view={view}")
+    assert by_tab == positions()
+    assert len(set(by_tab.values())) > 2
+
+
 def test_words_tell_what_fails(page, served):
     visit(page, served + "?gamma=0.3")
     assert "γ is above 2/(C-2) = 0.25" in page.locator("#told-free").inner_text()

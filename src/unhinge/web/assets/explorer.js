@@ -398,6 +398,10 @@
   let look = null;
   try { look = localStorage.getItem("unhinge-look"); } catch (error) { /* private windows */ }
   wear(look || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  all("input.slider").forEach((slider) => { // an answer fills only the view it is for
+    const view = slider.form.dataset.form, key = slider.dataset.key;
+    slider.value = positionOf(spec[view][key], field(view, key).value);
+  });
   if (matchMedia("(max-width: 800px)").matches) all("details.parameters").forEach((part) => { part.open = false; });
   read();
 })();
