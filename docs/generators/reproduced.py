@@ -15,11 +15,12 @@ from typing import Any
 
 from generators.pages import Pages, cell, table
 from unhinge.experiments import Experiment, Study, list_experiments, list_studies
+from unhinge.experiments.cost import cost_of
 
 __all__ = ["generate"]
 
 SCALES = ("quick", "small", "paper")
-RUN = {"quick": "seconds each", "small": "minutes each", "paper": "hours each, on a GPU"}
+ON = {"quick": "on a core", "small": "on a core", "paper": "on a GPU"}
 
 
 def generate(pages: Pages, root: Path, cache: Path | None) -> None:
@@ -46,8 +47,7 @@ def _index(figures: Sequence[Experiment], studies: Sequence[Study], root: Path) 
         (_named(one), cell(one.claim), *(f"{one.seconds[key]:g} s" for key in ("quick", "paper"))) for one in figures
     ]
     trained = [
-        (_named(one), cell(one.claim), *(str(_runs(one, scale)) for scale in SCALES), _where(one, root))
-        for one in studies
+        (_named(one), cell(one.claim), *(_cost(one, scale) for scale in SCALES), _where(one, root)) for one in studies
     ]
     lines = [
         "# Figures and tables again",
@@ -65,7 +65,8 @@ def _index(figures: Sequence[Experiment], studies: Sequence[Study], root: Path) 
         table(("id, the paper's label", "finding", "quick", "paper"), drawn),
         "## Trained networks",
         "",
-        "The number of runs at each scale: " + ", ".join(f"{RUN[scale]} at {scale}" for scale in SCALES) + ".",
+        "Runs and their time one after another: on one core at quick and small, on one GPU at paper (reckoned from its "
+        "operations at 10 TFLOP/s). Tables share runs, so together they cost less.",
         "",
         table(("id, the paper's label", "claim", *SCALES, "measured here"), trained),
         "Single runs outside these tables: [measured at the small scale](small.md).",
@@ -119,7 +120,7 @@ def _drawn(pages: Pages, entry: Experiment, folder: Path) -> list[str]:
 
 
 def _study(pages: Pages, study: Study, root: Path) -> str:
-    costs = "; ".join(f"{_runs(study, scale)} runs at {scale}, {RUN[scale]}" for scale in SCALES)
+    costs = "; ".join(f"at {scale} {_cost(study, scale)} {ON[scale]}" for scale in SCALES)
     lines = [*_head(study), f"- Cost: {costs}", ""]
     if study.note:
         lines += [f":::{{note}}\n{cell(study.note)}\n:::", ""]
@@ -135,7 +136,7 @@ def _study(pages: Pages, study: Study, root: Path) -> str:
         lines += [
             ":::{admonition} Not measured here yet",
             f"This table has not been run at the small scale. `unhinge reproduce {study.id} --scale small --data-root "
-            f"data` makes it, in {_runs(study, 'small')} runs.",
+            f"data` makes it: {_cost(study, 'small')} on a core.",
             ":::",
             "",
         ]
@@ -154,7 +155,8 @@ def _measured(pages: Pages, study: Study, folder: Path, scale: str) -> list[str]
 
 
 def _head(entry: Experiment | Study) -> list[str]:
-    return [f"# {entry.id}", "", f"**{cell(entry.claim)}.**", "", f"- In the paper: {_label(entry)}"]
+    stop = "" if entry.claim.endswith("?") else "."
+    return [f"# {entry.id}", "", f"**{cell(entry.claim)}{stop}**", "", f"- In the paper: {_label(entry)}"]
 
 
 def _command(id: str, *scales: str) -> list[str]:
@@ -183,8 +185,9 @@ def _label(entry: Experiment | Study) -> str:
     return f"`{entry.label}`" if entry.label else "beyond the paper"
 
 
-def _runs(study: Study, scale: str) -> int:
-    return len(study.cells(scale)) * study.seeds[scale]
+def _cost(study: Study, scale: str) -> str:
+    cost = cost_of(study, scale)
+    return f"{cost.runs} runs, {cost}"
 
 
 def _has(root: Path, study: Study, scale: str) -> bool:
