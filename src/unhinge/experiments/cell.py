@@ -17,7 +17,7 @@ from unhinge.training import Evaluation, Recipe, evaluate, fit, material_of
 from unhinge.training.checkpoint import write_atomically
 from unhinge.training.records import plain, seconds_spent
 
-__all__ = ["Cell", "Task", "follow", "measured"]
+__all__ = ["Cell", "Task", "follow", "measured", "read_run"]
 
 BINS = 60  # of a histogram of scores
 CURVES = (
@@ -67,15 +67,18 @@ def measured(task: Task) -> dict[str, Any] | None:
     paths = [task.path]
     if task.ood is None:
         paths += sorted(task.path.parent.glob(f"{task.name}-*.json"))
-    return next((result for path in paths if (result := _read(path, task.recipe)) is not None), None)
+    wanted = asdict(task.recipe)
+    found = (result for path in paths if (result := read_run(path)) is not None)
+    return next((result for result in found if result["recipe"] == wanted), None)
 
 
-def _read(path: Path, recipe: Recipe) -> dict[str, Any] | None:
+def read_run(path: Path) -> dict[str, Any] | None:
+    """A file of results; None where it is missing or damaged, which counts as not run."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    return result if isinstance(result, dict) and result.get("recipe") == asdict(recipe) else None
+    return result if isinstance(result, dict) and isinstance(result.get("recipe"), dict) else None
 
 
 def follow(task: Task) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unhinge.experiments.cell import Cell, Task, follow, measured
+from unhinge.experiments.cell import Cell, Task, follow, measured, read_run
 from unhinge.experiments.environment import environment
 from unhinge.experiments.folders import writable
 from unhinge.experiments.study import Judgement, Study, StudyResult, judge, mean_and_spread, quantity_of
@@ -62,7 +62,8 @@ def reproduce_studies(
     missing = [task for name, task in tasks.items() if name not in answers] if train else []
     done = len(answers)
     failures: dict[str, str] = {}
-    everything = _found_in(runs) | answers
+    # every run of the folder, of these studies or of others
+    everything = {path.stem: run for path in sorted(runs.glob("*.json")) if (run := read_run(path)) is not None}
     _write_csv(folder / "runs.csv", _summaries(everything))
 
     def result_of(number: int) -> StudyResult:
@@ -239,19 +240,6 @@ def _runs(result: StudyResult) -> list[dict[str, Any]]:
             | {key: one.get(key) for key in ("epochs", "steps", "train_images", "feature_norm", "seconds", "stopped")}
         )
     return rows
-
-
-def _found_in(runs: Path) -> dict[str, dict[str, Any]]:
-    """Every run of the folder, of these studies or of others."""
-    found = {}
-    for path in sorted(runs.glob("*.json")):
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # then it counts as not run
-            continue
-        if isinstance(result, dict) and isinstance(result.get("recipe"), dict):
-            found[path.stem] = result
-    return found
 
 
 def _summaries(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.path import CHUNK, first_time_below
+from unhinge.theory.propagators import safe_norm
 from unhinge.theory.schedules import (
     Constant,
     Cosine,
@@ -198,11 +199,11 @@ class SphericalPath:
         example that starts opposite to its target keeps its 2 for ever.
         """
         chord = self._position(time).chord()
-        return self._like(chord if per_example else _length(chord))
+        return self._like(chord if per_example else safe_norm(chord, 1))
 
     def feature_norm(self, time: Any) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
-        return self._like(_length(self._position(time).norm))
+        return self._like(safe_norm(self._position(time).norm, 1))
 
     def weight_norm(self, time: Any) -> Tensor:
         r"""Frobenius norm :math:`\|W\|`, a constant."""
@@ -210,7 +211,7 @@ class SphericalPath:
 
     def log_norm(self, time: Any) -> Tensor:
         r""":math:`\log\|H\|`."""
-        return self._like(_length(self._position(time).norm).log())
+        return self._like(safe_norm(self._position(time).norm, 1).log())
 
     def growth(self, lr: float | None = None) -> Tensor:
         r"""Exponent of :math:`\|H\|`: :math:`-\eta\lambda` in the flow, 0 for descent without decay, where it
@@ -356,7 +357,7 @@ class SphericalPath:
 
     def _time_to(self, wanted: float) -> float:
         def measured(moments: Tensor) -> Tensor:
-            return _length(self._position(moments).chord())
+            return safe_norm(self._position(moments).chord(), 1)
 
         discrete = self.motion.discrete
         closed = not discrete or (self.motion.decay == 0 and math.isfinite(self._settles))
@@ -379,13 +380,6 @@ class SphericalPath:
 def _schedule(lr: Any) -> Schedule:
     schedule = as_schedule(lr)
     return schedule if schedule.peak.item() > 0 else constant(0.0)  # whatever its shape, nothing ever moves
-
-
-def _length(parts: Tensor) -> Tensor:
-    """Euclidean norm over the last axis, at any scale."""
-    largest = parts.abs().amax(-1, keepdim=True)
-    largest = torch.where(largest > 0, largest, 1.0)
-    return largest[..., 0] * (parts / largest).pow(2).sum(-1).sqrt()
 
 
 def _non_increasing(shape: Shape) -> bool | None:

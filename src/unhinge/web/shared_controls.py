@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhinge.web.controls import Control, choice, count, number
 
-__all__ = ["AXES", "DECAYS", "SEED", "decay_control", "gamma_control"]
+__all__ = ["AXES", "DECAYS", "REACH", "SEED", "decay_control", "gamma_control", "horizon_control"]
 
 
 def gamma_control(words: str) -> Control:
@@ -17,9 +17,24 @@ def decay_control(key: str, label: str, words: str, slide: tuple[float, float] =
     return number(key, label, words, 0.0, 0.0, 1000.0, log=True, zero=True, slide=slide)
 
 
+def horizon_control(label: str, words: str, longest: int = 10**9) -> Control:
+    """How far the curves go, chosen by the view unless asked for."""
+    return count("horizon", label, words, None, 10, longest, log=True, slide=(100, 1_000_000))
+
+
 DECAYS: tuple[Control, ...] = (
     decay_control("feature_decay", "feature decay λ₁", "Of the term λ₁/2 |H|²."),
     decay_control("weight_decay", "weight decay λ₂", "Of the term λ₂/2 |W|²."),
 )
 SEED = count("seed", "seed", "Of the random start.", 0, 0, 10**9, slide=(0, 50))
 AXES = choice("axes", "picture", "Two or three dimensions.", (("2", "2-D"), ("3", "3-D")))
+REACH = number(
+    "reach",
+    "distance asked",
+    "How long until |Z/|Z| - limit| is this small?",
+    1e-3,
+    1e-14,
+    1.9,
+    log=True,
+    slide=(1e-12, 1.0),
+)

@@ -14,12 +14,12 @@ from unhinge.web.accuracy import accuracy as accuracy_along
 from unhinge.web.accuracy import moment_cost
 from unhinge.web.address import State
 from unhinge.web.clock import RATES, SAMPLES, nice_length, rates, runs_out, stride_for, times
-from unhinge.web.controls import choice, count, number
+from unhinge.web.controls import choice, number
 from unhinge.web.modes import exponents, exponents_code
 from unhinge.web.moving import FRAMES, moving_picture, picture_basis, picture_code, shown_classes
 from unhinge.web.panels import Answer, Curve, Number, Panel, Slot, as_list
 from unhinge.web.setting import CLASSES, STARTS, Setting, setting
-from unhinge.web.shared_controls import AXES, DECAYS, gamma_control
+from unhinge.web.shared_controls import AXES, DECAYS, REACH, gamma_control, horizon_control
 from unhinge.web.views import View
 from unhinge.web.words import duration, exponent_text, plain, share, threshold
 
@@ -69,26 +69,8 @@ CONTROLS = (
         when=("optimizer", ("descent",)),
     ),
     *STARTS,
-    count(
-        "horizon",
-        "steps shown",
-        "Empty: until the distance to the limit is a tenth of the one asked for.",
-        None,
-        10,
-        10**9,
-        log=True,
-        slide=(100, 1_000_000),
-    ),
-    number(
-        "reach",
-        "distance asked",
-        "How long until |Z/|Z| - limit| is this small?",
-        1e-3,
-        1e-14,
-        1.9,
-        log=True,
-        slide=(1e-12, 1.0),
-    ),
+    horizon_control("steps shown", "Empty: until the distance to the limit is a tenth of the one asked for."),
+    REACH,
     AXES,
 )
 

@@ -14,11 +14,11 @@ from unhinge.web.accuracy import accuracy as accuracy_along
 from unhinge.web.accuracy import moment_cost
 from unhinge.web.address import State
 from unhinge.web.clock import SAMPLES, nice_length, stride_for, times
-from unhinge.web.controls import Control, choice, count, number
+from unhinge.web.controls import Control, choice, number
 from unhinge.web.modes import exponents
 from unhinge.web.panels import Answer, Curve, Number, Panel, Slot, as_list
 from unhinge.web.setting import CLASSES, Setting, setting
-from unhinge.web.shared_controls import DECAYS, SEED, gamma_control
+from unhinge.web.shared_controls import DECAYS, REACH, SEED, gamma_control, horizon_control
 from unhinge.web.views import View
 from unhinge.web.words import duration, exponent_text, plain, share, threshold
 
@@ -63,26 +63,8 @@ CONTROLS = (
         (("random", "random"), ("etf", "ETF")),
     ),
     SEED,
-    count(
-        "horizon",
-        "time shown",
-        "Empty: until the balanced problem has converged, and collapse shows.",
-        None,
-        10,
-        10**9,
-        log=True,
-        slide=(100, 1_000_000),
-    ),
-    number(
-        "reach",
-        "distance asked",
-        "How long until |Z/|Z| - limit| is this small?",
-        1e-3,
-        1e-14,
-        1.9,
-        log=True,
-        slide=(1e-12, 1.0),
-    ),
+    horizon_control("time shown", "Empty: until the balanced problem has converged, and collapse shows."),
+    REACH,
 )
 
 SLOTS = (

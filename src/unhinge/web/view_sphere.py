@@ -18,7 +18,7 @@ from unhinge.web.controls import choice, count, number
 from unhinge.web.moving import FRAMES, PER_CLASS, picture_basis, shown_classes, shown_examples
 from unhinge.web.panels import Answer, Curve, Moving, Number, Panel, Slot, as_list
 from unhinge.web.setting import check_size
-from unhinge.web.shared_controls import AXES, SEED, decay_control, gamma_control
+from unhinge.web.shared_controls import AXES, SEED, decay_control, gamma_control, horizon_control
 from unhinge.web.views import View
 from unhinge.web.words import duration, exponent_text, plain
 
@@ -62,16 +62,7 @@ CONTROLS = (
     *RATES[1:],
     choice("optimizer", "training", "Gradient steps, or gradient flow.", (("descent", "descent"), ("flow", "flow"))),
     SEED,
-    count(
-        "horizon",
-        "steps shown",
-        "Empty: chosen from the speed of the slower of the two.",
-        None,
-        10,
-        LONGEST,
-        log=True,
-        slide=(100, 1_000_000),
-    ),
+    horizon_control("steps shown", "Empty: chosen from the speed of the slower of the two.", LONGEST),
     number(
         "reach",
         "distance asked",
