@@ -23,7 +23,7 @@ from scipy.sparse.linalg import LinearOperator, expm_multiply
 from torch import Tensor, nn
 
 from unhinge import LayerPeeled
-from unhinge.theory.ntk import empirical_ntk
+from unhinge.theory.kernel.ntk import empirical_ntk
 
 MOMENTS = 101  # times at which the loss is asked
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from unhinge import LayerPeeled, empirical_ntk
 from unhinge.nn import UnhingedLoss
-from unhinge.theory.ntk import NTKOperator
+from unhinge.theory.kernel.ntk import NTKOperator
 
 notebook = "get_ipython" in globals()
 parser = argparse.ArgumentParser(

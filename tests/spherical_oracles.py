@@ -1,6 +1,6 @@
 r"""Normalized features, slowly: autograd on the loss as it is written, an ODE solver, and mpmath.
 
-None of these knows that the motion is planar. Last, the tables of `unhinge.theory.sphere_series`, derived anew.
+None of these knows that the motion is planar. Last, the tables of `unhinge.theory.sphere.series`, derived anew.
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 import unhinge
-from unhinge.claims import registry
 from unhinge.cli import app
-from unhinge.experiments import list_experiments, list_studies
-from unhinge.experiments import registry as experiments
-from unhinge.experiments.scale import Scale
+from unhinge.paper.catalogue import list_studies
+from unhinge.paper.claims import registry
+from unhinge.paper.figures import registry as experiments
+from unhinge.paper.figures.registry import list_experiments
+from unhinge.paper.figures.scale import Scale
 
 QUICK = "theorem-2-exponential"
 

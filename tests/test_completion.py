@@ -81,15 +81,15 @@ sys.argv[1:] = ["--help"]
 
 
 def test_every_figure_study_and_group_is_offered():
-    from unhinge.experiments import list_experiments, list_studies
-    from unhinge.experiments.catalogue import GROUPS
+    from unhinge.paper.catalogue import GROUPS, list_studies
+    from unhinge.paper.figures.registry import list_experiments
 
     known = [*(one.id for one in list_experiments()), *(one.id for one in list_studies()), *GROUPS]
     assert sorted(offered("reproduce", "id")) == sorted(known), "unhinge.cli.completion.STUDIES lists others"
 
 
 def test_every_claim_is_offered_and_every_name_offered_is_known():
-    from unhinge.claims import claims, find
+    from unhinge.paper.claims import claims, find
 
     names = offered("verify", "claim")
     assert {one.id for one in claims()} <= set(names)

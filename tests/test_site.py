@@ -289,9 +289,10 @@ def test_every_citation_of_a_formula_leads_to_it(site, read):
 
 
 def test_every_experiment_and_every_erratum_has_its_place(site, read):
-    from unhinge.claims import claims
-    from unhinge.claims.errata import ERRATA
-    from unhinge.experiments import list_experiments, list_studies
+    from unhinge.paper.catalogue import list_studies
+    from unhinge.paper.claims import claims
+    from unhinge.paper.claims.errata import ERRATA
+    from unhinge.paper.figures.registry import list_experiments
 
     for one in (*list_experiments(), *list_studies()):
         text = (site / "reproduce" / f"{one.id}.html").read_text(encoding="utf-8")
@@ -316,6 +317,6 @@ def test_the_catalogue_says_of_every_part_when_to_use_it_and_when_not():
 
 
 def test_the_landing_page_counts_right(site):
-    from unhinge.claims import claims
+    from unhinge.paper.claims import claims
 
     assert f"{len(claims())} claims" in (site / "index.html").read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from generators.pages import Pages, table
 __all__ = ["Entry", "entries", "first_sentence", "generate", "home_of", "public_modules"]
 
 NOT_API = {"unhinge.cli", "unhinge.__main__"}  # the command has a page of its own
-ALSO = ("unhinge.theory.paper",)  # a module meant for readers, outside any `__all__`
+ALSO = ("unhinge.paper.notation",)  # a module meant for readers, outside any `__all__`
 DIRECTIVES = {"class": "autoclass", "exception": "autoexception", "function": "autofunction", "data": "autodata"}
 
 

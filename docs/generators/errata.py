@@ -14,8 +14,8 @@ from typing import Any
 
 import unhinge
 from generators.pages import Pages, cell, table
-from unhinge.claims import claims
-from unhinge.claims.errata import ERRATA
+from unhinge.paper.claims import claims
+from unhinge.paper.claims.errata import ERRATA
 
 __all__ = ["generate"]
 
@@ -33,7 +33,7 @@ def generate(pages: Pages, cache: Path | None) -> None:
 def _verdicts(cache: Path) -> list[dict[str, Any]]:
     package = Path(unhinge.__file__).parent
     digest = hashlib.sha256()
-    for folder in ("claims", "theory", "nn", "metrics"):
+    for folder in ("paper/claims", "theory", "nn", "metrics"):
         for file in sorted((package / folder).rglob("*.py")):
             digest.update(file.read_bytes())
     kept = cache / f"claims-{digest.hexdigest()[:16]}.json"

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from generators.pages import Pages, cell, table
-from unhinge.experiments import Experiment, Study, list_experiments, list_studies
-from unhinge.experiments.cost import cost_of
+from unhinge.paper.catalogue import list_studies
+from unhinge.paper.figures.registry import Experiment, list_experiments
+from unhinge.paper.studies.cost import cost_of
+from unhinge.paper.studies.study import Study
 
 __all__ = ["generate"]
 

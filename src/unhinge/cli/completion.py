@@ -56,11 +56,11 @@ def _registered(folder: str, decorator: str) -> list[str]:
 
 
 def _reproduced() -> list[str]:
-    return [*_registered("experiments", "experiment"), *STUDIES, "numerical", "trained", "all"]
+    return [*_registered("paper/figures", "experiment"), *STUDIES, "numerical", "trained", "all"]
 
 
 def _claims() -> list[str]:
-    return [*_registered("claims", "claim"), *GROUPS]
+    return [*_registered("paper/claims", "claim"), *GROUPS]
 
 
 def _recipes() -> list[str]:

@@ -21,7 +21,7 @@ def refuse(message: str) -> NoReturn:
 
 def writable(folder: Path) -> Path:
     """The folder, made and tried; otherwise a refusal, before any work is done."""
-    from unhinge.experiments.folders import writable as try_to_write
+    from unhinge.results.folders import writable as try_to_write
 
     try:
         return try_to_write(folder)

@@ -11,10 +11,10 @@ import typer
 from unhinge.cli.output import progress_bar, refuse, writable
 
 if TYPE_CHECKING:
-    from unhinge.experiments import Experiment, Study
-    from unhinge.experiments.run import Result
-    from unhinge.experiments.scale import Scale
-    from unhinge.experiments.study import StudyResult
+    from unhinge.paper.figures.registry import Experiment
+    from unhinge.paper.figures.run import Result
+    from unhinge.paper.figures.scale import Scale
+    from unhinge.paper.studies.study import Study, StudyResult
 
 __all__ = ["add_to"]
 
@@ -32,7 +32,8 @@ def show_list(
     json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
 ) -> None:
     """What can be reproduced: id, the paper's own label, the finding, and at each scale the runs and what they cost."""
-    from unhinge.experiments import list_experiments, list_studies
+    from unhinge.paper.catalogue import list_studies
+    from unhinge.paper.figures.registry import list_experiments
 
     figures, studies = list_experiments(), list_studies()
     if json:
@@ -84,7 +85,7 @@ def _figure(entry: Experiment) -> dict[str, Any]:
 
 
 def _study(study: Study) -> dict[str, Any]:
-    from unhinge.experiments.cost import cost_of
+    from unhinge.paper.studies.cost import cost_of
 
     costs = {scale: cost_of(study, scale) for scale in ("quick", "small", "paper")}
     return {
@@ -135,7 +136,9 @@ def reproduce(
     there, from the same code and seed, is kept, so an interrupted run continues. The exit code is 1 if a statement of a
     numerical figure does not hold in this run or a training run failed, 2 for a wrong argument.
     """
-    from unhinge.experiments import as_scale, choose, write_report
+    from unhinge.paper.catalogue import choose
+    from unhinge.paper.figures.scale import as_scale
+    from unhinge.paper.report import write_report
 
     try:
         size = as_scale(scale)
@@ -166,7 +169,7 @@ def reproduce(
 
 
 def _make_figures(names: list[str], size: Scale, folder: Path, seed: int, seeds: int, jobs: int | None) -> list[Result]:
-    from unhinge.experiments import reproduce as make
+    from unhinge.paper.figures.run import reproduce as make
 
     with progress_bar() as bar:
         task = bar.add_task("figures", total=None)
@@ -189,8 +192,8 @@ def _run_studies(
 ) -> list[StudyResult]:
     import os
 
-    from unhinge.experiments import reproduce_studies
-    from unhinge.experiments.sweep import Engine
+    from unhinge.paper.studies.run import reproduce_studies
+    from unhinge.paper.studies.sweep import Engine
 
     with progress_bar() as bar:
         task = bar.add_task("training", total=None)

@@ -46,7 +46,7 @@ def verify(
     """
     from rich.console import Console
 
-    from unhinge.claims import UnknownClaim, claims, find
+    from unhinge.paper.claims import UnknownClaim, claims, find
 
     if json + markdown + html + listing > 1:
         refuse("choose one of --json, --markdown, --html and --list: each of them takes all of stdout.")
@@ -61,10 +61,10 @@ def verify(
             console.print(f"{one.id:34}", one.title, highlight=False, markup=False, soft_wrap=True)
         return
 
-    from unhinge.claims import report
+    from unhinge.paper.claims import report
 
     if out is not None:
-        from unhinge.experiments import write_report
+        from unhinge.paper.report import write_report
 
         writable(out)
     records = []
@@ -82,7 +82,7 @@ def verify(
             (out / f"claims.{ending}").write_text(render(records), encoding="utf-8")
         write_report(out)
         if claim:  # a plot for each claim asked for, not for the whole table
-            from unhinge.claims.plots import draw_all
+            from unhinge.paper.claims.plots import draw_all
 
             pictures = [path.name for path in draw_all(records, out, seed)]
     if json or markdown or html:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from unhinge.metrics.checks import as_labels, as_numbers, at_least_single, home
 from unhinge.theory.collapse import collapse_measures
+from unhinge.theory.linear.summary import HardSummary
 from unhinge.theory.processes import sum_over_processes
-from unhinge.theory.summary import HardSummary
 
 __all__ = ["CollapseSummary", "neural_collapse", "summarize_collapse"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unhinge.prediction import Measured, predict
 from unhinge.theory import LayerPeeled
 from unhinge.theory.anchored import AnchoredPath
-from unhinge.theory.path import LinearPath
+from unhinge.theory.linear.path import LinearPath
 
 __all__ = ["Forecast", "Setting", "forecast"]
 

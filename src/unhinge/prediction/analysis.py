@@ -16,7 +16,7 @@ from unhinge.prediction.files import read_features
 from unhinge.prediction.live import measure_model
 from unhinge.prediction.measured import Measured, measure_file
 from unhinge.prediction.representatives import Ending, ending
-from unhinge.theory.path import LinearPath
+from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.validation import scalar
 

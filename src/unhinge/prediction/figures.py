@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unhinge.experiments.plotting import COLORS, MARKERS, STYLE
+from unhinge.paper.figures.draw import COLORS, MARKERS, STYLE
 from unhinge.prediction.analysis import Prediction, rate_at
 from unhinge.prediction.representatives import ending
 

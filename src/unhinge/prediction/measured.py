@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unhinge.metrics.collapse import CollapseSummary
 from unhinge.prediction.files import FeatureFile, checked
-from unhinge.theory.summary import HardSummary
+from unhinge.theory.linear.summary import HardSummary
 from unhinge.theory.validation import check_counts
 
 __all__ = ["Measured", "measure", "measure_arrays", "measure_file"]

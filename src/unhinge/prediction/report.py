@@ -8,11 +8,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from unhinge.experiments.environment import environment
 from unhinge.prediction.advice import Recommendation
 from unhinge.prediction.analysis import Prediction
 from unhinge.prediction.figures import draw, save
 from unhinge.prediction.words import CAVEAT, number, steps
+from unhinge.results.environment import environment
 
 __all__ = ["collapse_rows", "write_report"]
 

@@ -2,11 +2,12 @@
 
 from unhinge.theory.anchored import AnchoredPath
 from unhinge.theory.collapse import collapse_measures
-from unhinge.theory.kernel import KernelPath
-from unhinge.theory.moments import MinibatchMoments, minibatch_moments
+from unhinge.theory.kernel.ntk import NTKOperator, empirical_ntk
+from unhinge.theory.kernel.path import KernelPath
+from unhinge.theory.linear.path import LinearPath
+from unhinge.theory.linear.summary import Summary, summarize
+from unhinge.theory.minibatch.moments import MinibatchMoments, minibatch_moments
 from unhinge.theory.noise import class_conditional_noise, slow_down, smooth_labels, symmetric_noise, tolerated_noise
-from unhinge.theory.ntk import NTKOperator, empirical_ntk
-from unhinge.theory.path import LinearPath
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import (
@@ -18,9 +19,8 @@ from unhinge.theory.schedules import (
     step,
     warmup,
 )
-from unhinge.theory.spherical import Hypotheses, Spherical, SphericalPath
+from unhinge.theory.sphere.problem import Hypotheses, Spherical, SphericalPath
 from unhinge.theory.state import State
-from unhinge.theory.summary import Summary, summarize
 
 __all__ = [
     "AnchoredPath",

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
-from unhinge.theory.path import CHUNK, differentiable_time, first_time_below
-from unhinge.theory.propagators import safe_sqrt
+from unhinge.theory.linear.path import CHUNK, differentiable_time, first_time_below
+from unhinge.theory.linear.propagators import safe_sqrt
+from unhinge.theory.linear.summary import streamed_away
+from unhinge.theory.linear.symbols import Symbol
 from unhinge.theory.schedules import Schedule
 from unhinge.theory.state import State
-from unhinge.theory.summary import streamed_away
-from unhinge.theory.symbols import Symbol
 from unhinge.theory.targets import HardTargets, Targets
 
 __all__ = ["AnchoredPath"]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unhinge.theory.spectrum import as_gamma
+from unhinge.theory.linear.spectrum import as_gamma
 from unhinge.theory.validation import check_labels, check_num_classes, check_tensor, scalar
 
 __all__ = ["class_conditional_noise", "slow_down", "smooth_labels", "symmetric_noise", "tolerated_noise"]

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.anchored import AnchoredPath
-from unhinge.theory.kernel import KernelPath, solve_kernel
-from unhinge.theory.momentum import Momentum, MomentumSymbol
-from unhinge.theory.ordered import ordered_descent, ordered_flow
-from unhinge.theory.path import LinearPath, Start
-from unhinge.theory.propagators import Commuting, Propagator, Rates, commuting, eigen
+from unhinge.theory.kernel.path import KernelPath, solve_kernel
+from unhinge.theory.linear.momentum import Momentum, MomentumSymbol
+from unhinge.theory.linear.ordered import ordered_descent, ordered_flow
+from unhinge.theory.linear.path import LinearPath, Start
+from unhinge.theory.linear.propagators import Commuting, Propagator, Rates, commuting, eigen
+from unhinge.theory.linear.spectrum import HardSpectrum, Spectrum, as_gamma, hard_spectrum, soft_spectrum
+from unhinge.theory.linear.summary import HardSummary, SoftSummary, Summary, summarize_in_memory
+from unhinge.theory.linear.symbols import DescentSymbol, FlowSymbol, Symbol
 from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import Schedule, rate_pair
-from unhinge.theory.spectrum import HardSpectrum, Spectrum, as_gamma, hard_spectrum, soft_spectrum
-from unhinge.theory.summary import HardSummary, SoftSummary, Summary, summarize_in_memory
-from unhinge.theory.symbols import DescentSymbol, FlowSymbol, Symbol
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.validation import check_alike, check_counts, check_num_classes, check_start, check_tensor, scalar
 
@@ -266,8 +266,8 @@ class LayerPeeled:
             kernel: :math:`K`, symmetric and positive semidefinite, singular or not. Shape :math:`(n, n)`: the same for
                 each of the p entries of a feature. Shape :math:`(n p, n p)`: indexed by ``features.reshape(-1)``. Or an
                 operator: a function of rows :math:`(n, p)` or of a vector :math:`(n p,)`, a scipy ``LinearOperator``,
-                or what :func:`~unhinge.theory.ntk.empirical_ntk` returns; it is asked for C p products, and only for
-                one if its attribute `kind` is ``"example"`` (it then takes any number of columns).
+                or what :func:`~unhinge.theory.kernel.ntk.empirical_ntk` returns; it is asked for C p products, and only
+                for one if its attribute `kind` is ``"example"`` (it then takes any number of columns).
             lr: As in :meth:`flow`; the rates of a pair must be proportional.
             bias: Initial biases :math:`(C,)`, or `None` for a model without.
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory import LinearPath
-from unhinge.theory.spectrum import HardSpectrum
+from unhinge.theory.linear.spectrum import HardSpectrum
 
 __all__ = ["accuracy", "moment_cost"]
 

@@ -161,7 +161,7 @@ def _checks(item: Item) -> list[tuple[str, bool, str]]:
 
 
 def _errata(item: Item) -> list[tuple[str, str, str, str]]:
-    from unhinge.claims.errata import ERRATA
+    from unhinge.paper.claims.errata import ERRATA
 
     shown = item.recipe.get("errata") or []
     return [(f"{e.number}: {e.where}", e.printed, e.right, e.evidence) for e in ERRATA if e.number in shown]
@@ -272,7 +272,7 @@ def _graph(name: str, title: str, drawn: Mapping[str, Any]) -> Component:
 
 
 def _known_panels(name: str) -> tuple[dict[str, tuple[str, str, str]], dict[str, str]]:
-    from unhinge.experiments.registry import find
+    from unhinge.paper.figures.registry import find
 
     try:
         panels = find(name).panels

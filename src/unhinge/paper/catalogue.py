@@ -1,0 +1,53 @@
+"""Everything that can be reproduced, under one roof: numerical figures and studies of trained networks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from unhinge.paper.figures.registry import Experiment, find, list_experiments
+from unhinge.paper.studies.study import Study
+from unhinge.paper.studies.tables import STUDIES, find_study
+
+__all__ = ["GROUPS", "choose", "list_studies"]
+
+GROUPS = ("numerical", "trained", "all")
+
+
+def list_studies() -> list[Study]:
+    """Every study of trained networks, the paper's first."""
+    return list(STUDIES.values())
+
+
+def choose(names: Sequence[str]) -> tuple[list[Experiment], list[Study]]:
+    """The figures and studies of these ids, LaTeX labels or groups; without any, the numerical figures.
+
+    Example:
+        >>> figures, studies = choose(["pal-toy", "tab:lt-cifar"])
+        >>> [one.id for one in figures], [one.id for one in studies]
+        (['anchored-decay'], ['long-tailed-cifar10', 'long-tailed-cifar100'])
+    """
+    figures: dict[str, Experiment] = {}
+    studies: dict[str, Study] = {}
+    for name in names or ("numerical",):
+        if name in GROUPS:
+            figures |= {one.id: one for one in list_experiments()} if name != "trained" else {}
+            studies |= STUDIES if name != "numerical" else {}
+        elif found := find_study(name):
+            studies |= {one.id: one for one in found}
+        else:
+            try:
+                entry = find(name)
+            except KeyError:
+                raise KeyError(_unknown(name)) from None
+            figures[entry.id] = entry
+    return list(figures.values()), list(studies.values())
+
+
+def _unknown(name: str) -> str:
+    labels = [one.label for one in list_experiments() if one.label] + [one.label for one in list_studies() if one.label]
+    known = [*(one.id for one in list_experiments()), *STUDIES, *labels, *GROUPS]
+    near = difflib.get_close_matches(name, dict.fromkeys(known), n=3, cutoff=0.4)
+    near += [one for one in known if name.lower() in one and one not in near][:3]
+    listed = f"The nearest: {', '.join(near)}." if near else f"There are the groups {', '.join(GROUPS)}."
+    return f"there is nothing called {name!r} to reproduce. {listed} `unhinge list` shows everything."

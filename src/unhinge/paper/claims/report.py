@@ -1,0 +1,183 @@
+"""Records as a rich table, JSON, Markdown, an HTML fragment, CSV; and one claim at length."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from unhinge.paper.claims.registry import CORRECTED, FAILS, FALSE, HOLDS, Record, record_of
+
+__all__ = ["as_csv", "as_html", "as_json", "as_markdown", "as_table", "explain", "summary"]
+
+HEADS = "claim", "verdict", "printed", "ours", "errata", "statement"
+STYLES = {HOLDS: "green", CORRECTED: "yellow", FALSE: "red", FAILS: "bold white on red"}
+
+
+def summary(records: Sequence[Record]) -> str:
+    """One line: how many claims there are of each verdict.
+
+    Example:
+        >>> summary([])
+        '0 claims'
+    """
+    counts = Counter(record.verdict for record in records)
+    parts = [f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict]]
+    noun = "claim" if len(records) == 1 else "claims"
+    return f"{len(records)} {noun}" + (f": {', '.join(parts)}" if parts else "")
+
+
+def as_table(records: Sequence[Record], width: int = 120) -> Table:
+    """The verdicts; a terminal too narrow for the statements gets the rest, `unhinge verify ID` has the words."""
+    table = Table(caption=summary(records), caption_justify="left", pad_edge=False)
+    heads = HEADS if width >= 110 else HEADS[:-1]
+    for head in heads:
+        number = head in ("printed", "ours")
+        table.add_column(head, justify="right" if number else "left", no_wrap=head in ("claim", "printed", "ours"))
+    for record in records:
+        name, verdict, *rest = _cells(record)
+        table.add_row(name, Text(verdict, style=STYLES[verdict]), *rest[: len(heads) - 2])
+    return table
+
+
+def as_json(records: Sequence[Record]) -> str:
+    return json.dumps([record_of(record) for record in records], indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def as_markdown(records: Sequence[Record]) -> str:
+    lines = [f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
+    for record in records:
+        name, *rest = (cell.replace("|", "\\|") for cell in _cells(record))
+        lines.append(f"| `{name}` | {' | '.join(rest)} |")
+    return "\n".join([*lines, "", summary(records), ""])
+
+
+def as_html(records: Sequence[Record]) -> str:
+    """A fragment: one table, no page around it; the verdict is also the row's class."""
+    rows = []
+    for record in records:
+        name, *rest = (html.escape(cell) for cell in _cells(record))
+        cells = "".join(f"<td>{cell}</td>" for cell in rest)
+        rows.append(f'<tr class="{record.verdict.lower().replace(" ", "-")}"><td><code>{name}</code></td>{cells}</tr>')
+    head = "".join(f"<th>{head}</th>" for head in HEADS)
+    body = "\n".join(rows)
+    caption = html.escape(summary(records))
+    return (
+        f'<table class="claims">\n<caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody>\n</table>\n"
+    )
+
+
+def as_csv(records: Sequence[Record]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(HEADS)
+    writer.writerows(_cells(record) for record in records)
+    return out.getvalue()
+
+
+def explain(record: Record) -> RenderableType:
+    """One claim at length: what is printed, what is right, the evidence, and the residuals of each problem."""
+    one = record.claim
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    facts.add_row("claim", Text(one.title))
+    facts.add_row("printed", Text(one.says))
+    facts.add_row("right", Text(one.right))
+    if one.remark:
+        facts.add_row("remark", Text(one.remark))
+    facts.add_row("where", Text(one.where))
+    facts.add_row("compared with", Text(one.oracle))
+    facts.add_row("tolerance", _tolerance(one.tolerance, one.because))
+    facts.add_row("errata", _errata(record) or "none")
+    facts.add_row("printed form", _worst(record.worst_printed, record.undefined))
+    facts.add_row("our form", _worst(record.worst_ours, ""))
+    if one.sharper:
+        allowed = _tolerance(one.sharper.tolerance, one.sharper.because)
+        facts.add_row("sharper check", f"ours alone: {_worst(record.worst_sharper, '')}, tolerance {allowed}")
+    if one.tolerance == 0:
+        facts.add_row("problems", f"printed form wrong in {_wrong(record.printed)}, ours in {_wrong(record.ours)}")
+    elif one.problems > 1:
+        facts.add_row("residuals", residual_plot(record))
+    title = Text.assemble((one.id, "bold"), "  ", (record.verdict, STYLES[record.verdict]))
+    return Group(Panel(facts, title=title, title_align="left"))
+
+
+def residual_plot(record: Record, width: int = 40) -> Text:
+    """Log-scale marks, one row per problem: o the printed form, x ours, # both; the bar is the tolerance."""
+    finite = [x for x in (*record.printed, *record.ours, record.claim.tolerance) if 0 < x < math.inf]
+    low = math.floor(math.log10(min(finite, default=1e-1)))
+    high = max(math.ceil(math.log10(max(finite, default=1.0))), low + 1)
+
+    def column(value: float) -> int:
+        if value <= 0:
+            return 0
+        if value == math.inf:
+            return width
+        return 1 + round((math.log10(value) - low) / (high - low) * (width - 2))
+
+    worst_first = sorted(zip(record.printed, record.ours, strict=True), reverse=True)[:10]
+    lines = [f"0 1e{low:+03d}".ljust(width - 8) + f"1e{high:+03d} undef."]
+    for printed, ours in worst_first:
+        cells = [" "] * (width + 1)
+        cells[column(record.claim.tolerance)] = "|"
+        for mark, value in (("o", printed), ("x", ours)):
+            place = column(value)
+            cells[place] = "#" if cells[place] == "o" else mark
+        lines.append("".join(cells))
+    return Text("\n".join([*lines, "o printed   x ours   # both   | tolerance"]))
+
+
+def print_records(console: Console, records: Sequence[Record], at_length: bool) -> None:
+    for record in records if at_length else ():
+        console.print(explain(record))
+    if not at_length or len(records) > 1:
+        console.print(as_table(records, console.width))
+
+
+def _cells(record: Record) -> tuple[str, str, str, str, str, str]:
+    one = record.claim
+    return (
+        one.id,
+        record.verdict,
+        _short(record.worst_printed),
+        _short(record.worst_ours),
+        ", ".join(map(str, one.errata)),
+        f"{one.title}. {one.remark}" if one.remark else one.title,
+    )
+
+
+def _short(residual: float) -> str:
+    if residual == math.inf:
+        return "undefined"
+    return "0" if residual == 0 else f"{residual:.1e}"
+
+
+def _worst(residual: float, why: str) -> str:
+    return f"undefined: {why}" if residual == math.inf else f"worst residual {residual:.2g}"
+
+
+def _wrong(residuals: Sequence[float]) -> str:
+    return f"{sum(x > 0 for x in residuals)} of {len(residuals)}"
+
+
+def _tolerance(value: float, because: str) -> str:
+    return f"{value:.0e}: {because}" if value else f"0: {because}"
+
+
+def _errata(record: Record) -> str:
+    """Numbers, severity, and the evidence of the list, one line each."""
+    from unhinge.paper.claims.errata import ERRATA  # data, but in a package that loads plotting: not before it is asked
+
+    known = {entry.number: entry for entry in ERRATA}
+    return "\n".join(f"{n} (severity {known[n].severity}): {known[n].evidence}" for n in record.claim.errata)

@@ -1,0 +1,1 @@
+"""The numerical figures: exact paths as lines, simulated SGD as markers."""

@@ -1,0 +1,98 @@
+"""Prototypes fixed, features free: over the feature decay."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import pairwise
+
+from torch import Tensor
+
+from unhinge.paper.figures.curves import agreement, level, rate_check, slope, summarize, tabulate
+from unhinge.paper.figures.registry import Check, Outcome, Panel, Row, experiment
+from unhinge.paper.figures.scale import Scale
+from unhinge.paper.figures.simulate import Case, accuracy, anchored_loss, follow, grid
+
+PANELS = (
+    Panel("loss", "minus the mean loss", "−loss", floor=1e-3),
+    Panel("accuracy", "training accuracy", "accuracy", yscale="linear"),
+    Panel("error", "distance of H/|H| from its limit", r"$\|\hat H-\widehat{WM}\|$", floor=1e-9),
+    Panel("feature_norm", "norm of H", r"$\|H\|$"),
+    Panel("long_run", "λ = 0 in the long run", r"$\|\hat H-\widehat{WM}\|$", xscale="log"),
+)
+
+
+@experiment(
+    "anchored-decay",
+    label="pal-toy",
+    claim="With fixed prototypes the direction converges as exp(-λζ), but without decay only as 1/ζ",
+    panels=PANELS,
+    errata=(22,),
+    note="The text counts every case as exponential, λ = 0 among them; there the error halves when the steps double "
+    "(erratum 22, last panel).",
+    quick=3,
+    paper=55,
+)
+def anchored_decay(scale: Scale, seed: int) -> Outcome:
+    """Six feature decays, prototypes as they were drawn."""
+    target, start = scale.target, scale.start(seed)
+    gamma = 1 / (scale.num_classes - 1)
+    weight = start[1]
+    pull = ((1 + gamma) * weight[target] - gamma * weight.sum(0)) / len(target)
+    shown = scale.steps(15_000)
+    marked = scale.simulated(shown, 6_000)
+    measure = partial(_measure, target=target, pull=pull)
+    curves = []
+    for printed in (0.0, 0.001, 0.005, 0.01, 0.05, 0.1):
+        decay = scale.decay(printed)
+        case = Case(f"lambda={decay:.2g}", None, feature_decay=decay, anchored=True)
+        curves.append(follow(case, target, start, measure, grid(shown, 121), grid(marked, 31)))
+    rows = tabulate(curves, PANELS[:4])
+    for one in curves[1:4]:
+        rows += slope("error", one.case.name, one.path.rate().item(), one.steps, one.exact["error"])
+    for one in curves[2:]:
+        end = pull.norm().item() / one.case.feature_decay
+        rows += level("feature_norm", f"limit at {one.case.name}", end, shown)
+    free = curves[0]
+    far = grid(1000 * shown, 61, log=True)
+    distances = [free.path.distance(step).item() for step in far]
+    rows += [Row("long_run", free.case.name, "exact", float(s), d) for s, d in zip(far, distances, strict=True)]
+    rows += [
+        Row("long_run", free.case.name, "sgd", float(s), d)
+        for s, d in zip(free.marks[1:], free.sgd["error"][1:], strict=True)
+    ]
+    tail = [(s, 1.4 * distances[-1] * far[-1] / s) for s in far[-15:]]
+    rows += [Row("long_run", free.case.name, "slope", float(s), d) for s, d in tail]
+    summary = summarize(curves, PANELS[:4])
+    halving = free.path.distance(far[-1]).item() / free.path.distance(far[-1] // 2).item()
+    ends = [one.exact["error"][-1] for one in curves]
+    checks = [
+        agreement(summary),
+        *(rate_check(one, "error", one.path.rate().item(), 0.1) for one in curves[4:]),
+        Check(
+            "at lambda = 0 the error halves when the steps double", abs(halving - 0.5) < 0.01, f"ratio {halving:.4f}"
+        ),
+        Check(
+            "a larger decay is faster",
+            all(a >= b or b < 1e-12 for a, b in pairwise(ends)),
+            ", ".join(f"{e:.2g}" for e in ends),
+        ),
+        Check(
+            "with decay the norm ends at |WM| / lambda",
+            math.isclose(
+                curves[-1].exact["feature_norm"][-1], pull.norm().item() / curves[-1].case.feature_decay, rel_tol=1e-6
+            ),
+            f"{curves[-1].exact['feature_norm'][-1]:.6g}",
+        ),
+    ]
+    decays = [one.case.feature_decay for one in curves]
+    return Outcome(rows, summary, checks, {"lr": 0.1, "decays": decays, "steps": shown, "steps_simulated": marked})
+
+
+def _measure(features: Tensor, weight: Tensor, target: Tensor, pull: Tensor) -> dict[str, float]:
+    return {
+        "loss": -anchored_loss(features, pull).item(),
+        "accuracy": accuracy(features, weight, target),
+        "error": (features / features.norm() - pull / pull.norm()).norm().item(),
+        "feature_norm": features.norm().item(),
+    }

@@ -1,0 +1,172 @@
+"""Curves as rows: the long table a figure is drawn from, its summary, and both as CSV with exact floats."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from unhinge.paper.figures.registry import Check, Panel, Row
+from unhinge.paper.figures.simulate import Curves, deviation, fitted_rate
+
+__all__ = [
+    "agreement",
+    "deviation_text",
+    "deviations",
+    "largest_deviation",
+    "level",
+    "rate_check",
+    "read_rows",
+    "slope",
+    "summarize",
+    "tabulate",
+    "write_rows",
+    "write_summary",
+]
+
+Summary = list[dict[str, str | float]]
+HEADER = ("panel", "series", "kind", "step", "value", "error")
+
+
+def tabulate(curves: Iterable[Curves], panels: Sequence[Panel], flow: bool = False) -> list[Row]:
+    """The exact and the simulated points of every panel; a panel shows the measured quantity of its key."""
+    rows = []
+    for one in curves:
+        for panel in panels:
+            name = one.case.name
+            rows += _points(panel.key, name, "exact", one.steps, one.exact[panel.key])
+            rows += _points(panel.key, name, "sgd", one.marks, one.sgd[panel.key])
+            if flow and one.flow:
+                rows += _points(panel.key, name, "flow", one.marks, one.flow[panel.key])
+    return rows
+
+
+def _points(panel: str, series: str, kind: str, steps: Sequence[float], values: Sequence[float]) -> list[Row]:
+    return [Row(panel, series, kind, float(step), value) for step, value in zip(steps, values, strict=True)]
+
+
+def slope(
+    panel: str, series: str, rate: float, steps: Sequence[float], values: Sequence[float], floor: float = 1e-12
+) -> list[Row]:
+    r"""The predicted :math:`e^{\text{rate}\cdot t}`, just above the curve, over its second half above `floor`."""
+    usable = [(step, value) for step, value in zip(steps, values, strict=True) if value > floor]
+    last, value = usable[-1]
+    first = usable[len(usable) // 2][0]
+    points = [first + (last - first) * i / 8 for i in range(9)]
+    return [Row(panel, series, "slope", at, 1.25 * value * math.exp(rate * (at - last))) for at in points]
+
+
+def level(panel: str, name: str, value: float, last: float, first: float = 0.0) -> list[Row]:
+    """A predicted constant, from step `first` to step `last`."""
+    return [Row(panel, name, "level", first, value), Row(panel, name, "level", float(last), value)]
+
+
+def summarize(curves: Iterable[Curves], panels: Sequence[Panel]) -> Summary:
+    """Per panel and series: the largest deviation of the simulation from the exact path, and from gradient flow.
+
+    Relative, except for accuracies, which are shares already.
+    """
+    summary: Summary = []
+    for one in curves:
+        for panel in panels:
+            relative = panel.key != "accuracy"
+            entry: dict[str, str | float] = {"panel": panel.key, "series": one.case.name}
+            entry["steps_simulated"] = one.marks[-1]
+            entry["largest_deviation"] = deviation(one.sgd[panel.key], one.at_marks[panel.key], relative)
+            entry["largest_deviation_from_flow"] = (
+                deviation(one.sgd[panel.key], one.flow[panel.key], relative) if one.flow else ""
+            )
+            summary.append(entry)
+    return summary
+
+
+def largest_deviation(summary: Summary) -> float:
+    """The largest `largest_deviation` of a summary."""
+    return max(float(entry["largest_deviation"]) for entry in summary if entry.get("largest_deviation", "") != "")
+
+
+def deviations(summary: Summary) -> dict[str, str]:
+    """What each panel prints of its largest deviation, by the panel's key.
+
+    Where the markers are means over runs, chance is the measure: then the deviation is in standard errors.
+    """
+    panels = dict.fromkeys(str(entry["panel"]) for entry in summary)
+    return {key: deviation_text([entry for entry in summary if entry["panel"] == key]) for key in panels}
+
+
+def deviation_text(summary: Summary) -> str:
+    """The largest deviation of a summary, with its unit.
+
+    Example:
+        >>> deviation_text([{"panel": "loss", "largest_deviation": 3e-15}])
+        '3.0e-15'
+    """
+    if any("standard_errors" in entry for entry in summary):
+        worst = max(float(entry.get("standard_errors", 0.0)) for entry in summary)
+        return f"{worst:.1f} standard errors"
+    worst = largest_deviation(summary)
+    return f"{worst:.1e}" if worst else "0"
+
+
+def agreement(summary: Summary, tolerance: float = 1e-6) -> Check:
+    """That simulated SGD stays on the exact curve in every panel."""
+    worst = largest_deviation(summary)
+    flows = [float(e["largest_deviation_from_flow"]) for e in summary if e.get("largest_deviation_from_flow", "") != ""]
+    beside = f"; from gradient flow {max(flows):.2g}" if flows else ""
+    return Check("simulated SGD lies on the exact curve in every panel", worst < tolerance, f"{worst:.2g}{beside}")
+
+
+def rate_check(one: Curves, key: str, predicted: float, tolerance: float) -> Check:
+    """That the curve falls (or grows) at the predicted rate over the last quarter shown.
+
+    The simulation may end earlier; its own last rate is given beside.
+    """
+    measured, simulated = fitted_rate(one.steps, one.exact[key]), fitted_rate(one.marks, one.sgd[key])
+    return Check(
+        f"{one.case.name}: {key.replace('_', ' ')} follows exp({predicted:.4g} step)",
+        abs(measured / predicted - 1) < tolerance,
+        f"measured {measured:.4g}; where the simulation ends {simulated:.4g}",
+    )
+
+
+def write_rows(rows: Sequence[Row], path: Path) -> None:
+    """CSV with every float written as Python's shortest exact form, so that it reads back to the same bits."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(HEADER)
+        for row in rows:
+            error = "" if row.error is None else repr(row.error)
+            writer.writerow([row.panel, row.series, row.kind, repr(row.step), repr(row.value), error])
+
+
+def read_rows(path: Path) -> list[Row]:
+    """What :func:`write_rows` wrote."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            Row(
+                entry["panel"],
+                entry["series"],
+                entry["kind"],
+                float(entry["step"]),
+                float(entry["value"]),
+                float(entry["error"]) if entry["error"] else None,
+            )
+            for entry in csv.DictReader(file)
+        ]
+
+
+def write_summary(summary: Summary, path: Path) -> None:
+    """The summary as CSV, and beside it as a Markdown table."""
+    names = list(dict.fromkeys(key for entry in summary for key in entry))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        for entry in summary:
+            cells = [entry.get(name, "") for name in names]
+            writer.writerow([repr(cell) if isinstance(cell, float) else cell for cell in cells])
+    lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
+    for entry in summary:
+        cells = [entry.get(name, "") for name in names]
+        lines.append("| " + " | ".join(f"{c:.3g}" if isinstance(c, float) else str(c) for c in cells) + " |")
+    path.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,214 @@
+"""The common look: Okabe-Ito colours, a marker per series, lines exact, markers simulated, dashes predicted."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unhinge.paper.figures.registry import Panel, Row
+
+__all__ = ["draw", "pretty", "save"]
+
+# Okabe and Ito (2008) without yellow, which vanishes in print.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+GREEK = {"gamma": "γ", "lambda": "λ", "eta": "η", "rho": "ρ"}
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.4,
+    "figure.dpi": 100,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "unhinge",
+}
+
+
+def pretty(name: str) -> str:
+    """A series name with Greek letters.
+
+    Example:
+        >>> pretty("gamma=1/(C-1)")
+        'γ = 1/(C-1)'
+    """
+    for word, letter in GREEK.items():
+        name = re.sub(rf"\b{word}\b", letter, name)
+    return re.sub(r"(?<! )=(?! )", " = ", name)
+
+
+def draw(
+    rows: Sequence[Row],
+    panels: Sequence[Panel],
+    title: str,
+    footnote: str = "",
+    columns: int = 3,
+    deviations: Mapping[str, str] | None = None,
+) -> Any:
+    """The figure of a table; `deviations`: by panel, how far the simulation lies off, printed in its corner."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    series = list(dict.fromkeys(row.series for row in rows if row.kind in ("exact", "sgd")))
+    looks = {name: (COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(series)}
+    count = -(-len(panels) // columns)
+    head = _even(title, 33 * min(columns, len(panels)))
+    foot = textwrap.wrap(footnote, 56 * min(columns, len(panels)))
+    with matplotlib.rc_context(STYLE):
+        width, height = 3.3 * min(columns, len(panels)), 2.75 * count
+        above, below = 0.23 * len(head) + 0.02, 0.5 + 0.17 * len(foot)
+        widest = max(1, int(width / 1.55))
+        handles = [
+            Line2D([], [], color=looks[name][0], marker=looks[name][1], mfc="white", ms=4.5, label=pretty(name))
+            for name in series
+        ]
+        handles += _key({row.kind for row in rows}, Line2D)
+        wide = -(-len(handles) // -(-len(handles) // widest))  # rows of equal length
+        spare = len(panels) < count * columns and len(handles) <= 10
+        if not spare:
+            below += 0.2 * -(-len(handles) // wide)
+        total = height + above + below
+        figure = Figure(figsize=(width, total))
+        axes = figure.subplots(count, min(columns, len(panels)), squeeze=False)
+        for panel, axis, letter in zip(panels, axes.flat, "abcdefghijkl", strict=False):
+            mine = [row for row in rows if row.panel == panel.key]
+            _curves(axis, mine, panel, looks)
+            axis.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+            axis.set_title(f"({letter}) {panel.title}", loc="left", pad=13)
+            if panel.zoom is not None:
+                _zoom(axis, mine, panel, looks)
+            if deviations and panel.key in deviations:
+                text = f"SGD off by {deviations[panel.key]}"
+                axis.text(
+                    1.0, 1.01, text, transform=axis.transAxes, ha="right", va="bottom", fontsize=6.5, color="#555555"
+                )
+        for axis in list(axes.flat)[len(panels) :]:
+            axis.set_axis_off()
+        if spare:
+            list(axes.flat)[len(panels)].legend(handles=handles, loc="center left", frameon=False)
+        else:
+            anchor = (0.5, (0.17 * len(foot) + 0.06) / total)
+            figure.legend(
+                handles=handles, ncols=min(wide, len(handles)), frameon=False, loc="lower center", bbox_to_anchor=anchor
+            )
+        figure.text(0.01, 1 - 0.06 / total, "\n".join(head), ha="left", va="top", fontsize=11.5, fontweight="bold")
+        figure.text(0.01, 0.05 / total, "\n".join(foot), ha="left", va="bottom", fontsize=8, color="#333333")
+        bottom = (0.17 * len(foot) + 0.1 + (0 if spare else 0.2 * -(-len(handles) // wide) + 0.1)) / total
+        figure.tight_layout(rect=(0, bottom, 1, 1 - above / total), w_pad=1.2, h_pad=1.0)
+    return figure
+
+
+def _even(text: str, width: int) -> list[str]:
+    """Wrapped into as few lines as fit, of about the same length."""
+    text = text.replace(" = ", "\u00a0=\u00a0")
+    lines = textwrap.wrap(text, width)
+    while width > 2 and len(textwrap.wrap(text, width - 1)) == len(lines):
+        width -= 1
+    return textwrap.wrap(text, width)
+
+
+def save(figure: Any, folder: Path) -> None:
+    """figure.png and figure.pdf, without dates so that the same figure is the same file."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(folder / "figure.png", dpi=160, metadata={"Software": None})
+        figure.savefig(folder / "figure.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
+
+
+def _key(kinds: set[str], line: Any) -> list[Any]:
+    entries = []
+    if "exact" in kinds:
+        entries.append(line([], [], color="#555555", label="line: exact"))
+    if "sgd" in kinds:
+        entries.append(line([], [], color="#555555", ls="", marker="o", mfc="white", ms=4.5, label="marker: SGD"))
+    if "slope" in kinds:
+        entries.append(line([], [], color="#555555", ls=(0, (5, 2)), lw=1.0, label="dashes: predicted rate"))
+    if "flow" in kinds:
+        entries.append(line([], [], color="#555555", ls=(0, (1, 1.2)), label="dots: gradient flow"))
+    if "level" in kinds:
+        entries.append(line([], [], color="#777777", ls="-.", lw=0.9, label="dash-dot: predicted level"))
+    return entries
+
+
+def _curves(axis: Any, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[str, str]]) -> None:
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.kind, row.series), []).append(row)
+    offset = {name: index for index, name in enumerate(looks)}
+    for (kind, name), points in groups.items():
+        x, y = [point.step for point in points], [point.value for point in points]
+        color, marker = looks.get(name, ("#777777", ""))
+        if kind == "exact":
+            axis.plot(x, y, color=color, zorder=3)
+        elif kind == "flow":
+            axis.plot(x, y, color=color, ls=(0, (1, 1.2)), zorder=2)
+        elif kind == "slope":
+            axis.plot(x, y, color="#333333", ls=(0, (5, 2)), lw=1.0, zorder=5)
+        elif kind == "level":
+            axis.plot(x, y, color="#777777", ls="-.", lw=0.9, zorder=1)
+        else:
+            # every other mark or so, shifted from series to series, so that curves on top of each other stay visible
+            errors = [0.0 if point.error is None else point.error for point in points]
+            keep = slice(offset.get(name, 0) % 3, None, max(1, len(x) // 14)) if not any(errors) else slice(None)
+            if any(errors):
+                axis.errorbar(x[keep], y[keep], errors[keep], color=color, ls="", lw=0.9, capsize=2, zorder=4)
+            axis.plot(x[keep], y[keep], color=color, ls="", marker=marker, mfc="white", ms=4.5, mew=1.0, zorder=4)
+    axis.set_xscale(panel.xscale)
+    axis.set_yscale(_yscale(panel, rows))
+    if panel.yscale == "log" and panel.floor is not None:
+        axis.set_ylim(bottom=max(panel.floor, min((r.value for r in rows if r.value > 0), default=1) * 0.5))
+    if panel.top is not None:
+        first = min(row.step for row in rows)
+        cap = panel.top * max(row.value for row in rows if row.step == first)
+        if max(row.value for row in rows) > cap:
+            axis.set_ylim(top=cap)
+    if panel.xscale == "linear" and rows:
+        last = max(row.step for row in rows)
+        if last >= 10_000:
+            axis.xaxis.set_major_formatter(lambda x, _: "0" if x == 0 else f"{x / 1000:g}k")
+
+
+def _yscale(panel: Panel, rows: Sequence[Row]) -> str:
+    """Linear where a logarithmic axis would not span a decade, and so have hardly a number on it."""
+    values = [row.value for row in rows if row.kind != "slope"]
+    narrow = min(values) > 0 and max(values) < 6 * min(values)
+    return "linear" if panel.yscale == "log" and narrow else panel.yscale
+
+
+def _zoom(axis: Any, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[str, str]]) -> None:
+    """The last part of the steps again, in an inset with its own axes."""
+    assert panel.zoom is not None
+    first = max(row.step for row in rows) * (1 - panel.zoom)
+    last = [row for row in rows if row.step >= first and row.kind in ("exact", "sgd")]
+    inset = axis.inset_axes((0.13, 0.53, 0.4, 0.4))
+    final = {row.series: row.value for row in last if row.kind == "exact"}
+    middle = sorted(final.values())[len(final) // 2]
+    close = [name for name, value in final.items() if value > 0 and 1 / 50 < value / middle < 50]
+    for name in close:  # a curve far from the others would flatten them
+        color, marker = looks[name]
+        for kind, options in (("exact", {"lw": 1.1}), ("sgd", {"ls": "", "marker": marker, "mfc": "white", "ms": 3.2})):
+            points = [row for row in last if row.series == name and row.kind == kind]
+            inset.plot([p.step for p in points], [p.value for p in points], color=color, **options)
+    inset.set_yscale(panel.yscale)
+    inset.tick_params(labelsize=6, length=2)
+    steps = max(row.step for row in rows) - first
+    inset.set_title(f"the last {steps:,.0f} steps", fontsize=6.5, pad=2, loc="left")
+    inset.tick_params(which="minor", labelleft=False, length=1)
+    inset.locator_params(axis="x", nbins=3)
+    inset.grid(False)
+    for spine in inset.spines.values():
+        spine.set_visible(True)
+        spine.set_color("#D55E00")

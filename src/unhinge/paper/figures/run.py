@@ -1,0 +1,244 @@
+"""From ids to folders: compute, write, draw; what is already there is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unhinge.paper.figures.curves import (
+    deviation_text,
+    deviations,
+    largest_deviation,
+    read_rows,
+    write_rows,
+    write_summary,
+)
+from unhinge.paper.figures.draw import draw, save
+from unhinge.paper.figures.registry import Experiment, find, list_experiments
+from unhinge.paper.figures.scale import Scale, as_scale
+from unhinge.results.environment import environment
+from unhinge.results.folders import writable
+
+__all__ = ["Progress", "Result", "redraw", "reproduce", "results"]
+
+# What the report asks of a recipe.json; one without is damaged or of another version, and made again.
+WRITTEN = (
+    *("id", "label", "claim", "note", "footnote", "scale", "seed", "parameters", "deviation", "deviations", "checks"),
+    *("errata", "seconds", "versions", "commit", "command", "largest_deviation"),
+)
+FILES = ("data.csv", "summary.csv", "summary.md", "figure.png", "figure.pdf", "recipe.json")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure in its folder."""
+
+    id: str
+    folder: Path
+    recipe: dict[str, Any]
+    reused: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether every statement the figure makes held in this run."""
+        return all(check["holds"] for check in self.recipe["checks"])
+
+
+Progress = Callable[[int, int, Result], None]  # done, all, the latest
+Job = tuple[str, int, Path]  # id, seed, the folder its own folder goes to
+
+
+def reproduce(
+    ids: Sequence[str] = (),
+    scale: str | Scale = "quick",
+    out: str | Path = "results",
+    seed: int = 0,
+    progress: Progress | None = None,
+    jobs: int | None = None,
+    seeds: int = 1,
+) -> list[Result]:
+    """Make each figure in its own folder of `out`, and return them in the order asked for.
+
+    Arguments:
+        ids: Ids or LaTeX labels; none means all.
+        scale: `quick` or `paper`.
+        out: The folder of results. What lies there complete, from the same code, scale and seed, is kept.
+        seed: Of the initial features and prototypes. The same seed gives the same CSV, byte by byte.
+        progress: Called after each figure with the number done, the number of all, and the result.
+        jobs: Processes at once; by default one per core, as far as there are figures to make. They are started afresh,
+            so a script that asks for more than one keeps its own work under ``if __name__ == "__main__":``.
+        seeds: Repeat with this many seeds, from `seed` on; those after the first go to ``out/seed-K``.
+    """
+    names = list(dict.fromkeys(find(name).id for name in ids)) or [entry.id for entry in list_experiments()]
+    size, folder = as_scale(scale), Path(out)
+    wanted = [
+        (name, seed + extra, folder / f"seed-{seed + extra}" if extra else folder)
+        for extra in range(seeds)
+        for name in names
+    ]
+    for place in dict.fromkeys(place for _, _, place in wanted):
+        writable(place)
+    found = {job: kept for job in wanted if (kept := _complete(job[2] / job[0], job[0], size, job[1]))}
+    done = 0
+    for result in found.values():
+        done += 1
+        if progress is not None:
+            progress(done, len(wanted), result)
+    # the longest first, so that no core waits for the last one
+    missing = sorted((job for job in wanted if job not in found), key=lambda job: -find(job[0]).seconds[size.name])
+    for job, result in _make(missing, size, min(jobs or os.cpu_count() or 1, len(missing))):
+        found[job] = result
+        done += 1
+        if progress is not None:
+            progress(done, len(wanted), result)
+    return [found[job] for job in wanted]
+
+
+def results(out: str | Path) -> list[Result]:
+    """The finished figures in a folder of results, in the registry's order."""
+    folder = Path(out)
+    kept = []
+    for entry in list_experiments():
+        recipe = _recipe(folder / entry.id)
+        if recipe is not None:
+            kept.append(Result(entry.id, folder / entry.id, recipe, True))
+    return kept
+
+
+def _recipe(folder: Path) -> dict[str, Any] | None:
+    """The recipe.json in a folder of ours; None where there is none, or one that is damaged."""
+    try:
+        recipe = json.loads((folder / "recipe.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return recipe if isinstance(recipe, dict) and all(key in recipe for key in WRITTEN) else None
+
+
+def redraw(folder: str | Path) -> None:
+    """Draw a figure again from the table and the recipe in its folder; nothing is computed."""
+    place = Path(folder)
+    recipe = json.loads((place / "recipe.json").read_text(encoding="utf-8"))
+    entry = find(recipe["id"])
+    rows = read_rows(place / "data.csv")
+    save(draw(rows, entry.panels, entry.claim, recipe["footnote"], entry.columns, recipe["deviations"]), place)
+
+
+def _make(missing: list[Job], scale: Scale, jobs: int) -> Iterator[tuple[Job, Result]]:
+    if jobs <= 1:
+        for job in missing:
+            yield job, _make_one(job, scale)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting = {pool.submit(_make_one, job, scale): job for job in missing}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _make_one(job: Job, scale: Scale) -> Result:
+    """One figure, first beside its place and then moved there, so that a folder is complete or absent."""
+    name, seed, folder = job
+    entry = find(name)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # sums in one order whatever the machine: the same bytes; and two figures at once
+    began = time.perf_counter()
+    try:
+        outcome = entry.compute(scale, seed)
+    finally:
+        torch.set_num_threads(threads)
+    worst = largest_deviation(outcome.summary)
+    footnote = f"Largest deviation of simulated SGD from the exact curve: {deviation_text(outcome.summary)}."
+    if entry.note:
+        footnote += f" {entry.note}"
+    partial = folder / f".{name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    write_rows(outcome.rows, partial / "data.csv")
+    write_summary(outcome.summary, partial / "summary.csv")
+    printed = deviations(outcome.summary)
+    save(draw(outcome.rows, entry.panels, entry.claim, footnote, entry.columns, printed), partial)
+    recipe: dict[str, Any] = {
+        "id": entry.id,
+        "label": entry.label,
+        "claim": entry.claim,
+        "errata": list(entry.errata),
+        "note": entry.note,
+        "footnote": footnote,
+        "scale": asdict(scale),
+        "seed": seed,
+        "start": "independent standard normal features and prototypes, float64, from the seed",
+        "parameters": dict(outcome.parameters),
+        "largest_deviation": worst,
+        "deviation": deviation_text(outcome.summary),
+        "deviations": printed,
+        "checks": [asdict(check) for check in outcome.checks],
+        "seconds": round(time.perf_counter() - began, 2),
+        "command": f"unhinge reproduce {entry.id} --scale {scale.name}" + (f" --seed {seed}" if seed else ""),
+        "fingerprint": _fingerprint(entry),
+        "look": _look(),
+        **environment(),
+    }
+    _write_recipe(recipe, partial)
+    final = folder / name
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    return Result(name, final, json.loads((final / "recipe.json").read_text(encoding="utf-8")))
+
+
+def _complete(folder: Path, name: str, scale: Scale, seed: int) -> Result | None:
+    """The result in that folder, if it is whole and what would be made now."""
+    if not all((folder / file).is_file() for file in FILES):
+        return None
+    recipe = _recipe(folder)
+    same = (
+        recipe is not None
+        and recipe.get("scale") == asdict(scale)
+        and recipe.get("seed") == seed
+        and recipe.get("fingerprint") == _fingerprint(find(name))
+    )
+    if recipe is None or not same:
+        return None
+    if recipe.get("look") != _look():
+        redraw(folder)
+        recipe["look"] = _look()
+        _write_recipe(recipe, folder)
+    return Result(name, folder, recipe, reused=True)
+
+
+def _write_recipe(recipe: dict[str, Any], folder: Path) -> None:
+    text = json.dumps(recipe, indent=2, ensure_ascii=False, default=str)
+    (folder / "recipe.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _fingerprint(entry: Experiment) -> str:
+    """A hash of the code that decides the numbers: results of other code are made again."""
+    here = Path(__file__).parent
+    files = sorted((here.parents[1] / "theory").rglob("*.py"))
+    return _hash([*files, *(here / name for name in ("scale.py", "simulate.py", "curves.py", f"{entry.module}.py"))])
+
+
+def _look() -> str:
+    """A hash of the code that decides the drawing: with another one, figures are drawn again from their tables."""
+    return _hash([Path(__file__).with_name("draw.py")])
+
+
+def _hash(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]

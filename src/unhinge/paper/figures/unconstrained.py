@@ -1,0 +1,156 @@
+r"""Free features and prototypes, no decay: over :math:`\gamma`, and the companion over the decay."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from unhinge.paper.figures.curves import agreement, level, rate_check, slope, summarize, tabulate
+from unhinge.paper.figures.registry import Check, Outcome, Panel, experiment
+from unhinge.paper.figures.scale import Scale
+from unhinge.paper.figures.simulate import Case, accuracy, follow, free_loss, grid, state_distance, unit
+from unhinge.paper.notation import projections
+
+GAMMA_PANELS = (
+    Panel("loss", "minus the mean loss", "−loss", floor=1e-2, zoom=0.1),
+    Panel("accuracy", "training accuracy", "accuracy", yscale="linear"),
+    Panel("distance", "distance of Z/|Z| from the aligned limit", r"$\|\hat Z-\hat{\overline{Z}}\|$"),
+    Panel("norm", "norm of Z", r"$\|Z\|$", zoom=0.1),
+)
+
+
+@experiment(
+    "unconstrained-gamma",
+    label="unconstrained-illustration",
+    claim="Without decay the direction converges exponentially, fastest at γ = 1/(C-1); past 2/(C-2) it turns away",
+    panels=GAMMA_PANELS,
+    errata=(9,),
+    note="At γ = 0 the limit keeps the common mean (its distance from the plotted one tends to a constant), and an "
+    "aligned limit need not classify everything: accuracy depends on the start.",
+    quick=5,
+    paper=247,
+    columns=2,
+)
+def unconstrained_gamma(scale: Scale, seed: int) -> Outcome:
+    r"""Figure 1: five :math:`\gamma`, one of them beyond :math:`2/(C-2)`."""
+    target, start = scale.target, scale.start(seed)
+    reference = _aligned(target, start)
+    last = scale.steps(20_000)
+    curves = []
+    for gamma in (0.0, scale.gamma(0.001), scale.gamma(0.005), None, scale.gamma(0.05)):
+        case = Case("gamma=1/(C-1)" if gamma is None else f"gamma={gamma:.3g}", gamma)
+        measure = partial(_measure, target=target, gamma=gamma, reference=reference)
+        curves.append(follow(case, target, start, measure, grid(last, 81), grid(last, 41)))
+    zero, _, _, best, beyond = curves
+    rows = tabulate(curves, GAMMA_PANELS)
+    rows += slope("distance", best.case.name, best.path.rate().item(), best.steps, best.exact["distance"])
+    rows += slope("norm", beyond.case.name, beyond.path.growth().item(), beyond.steps, beyond.exact["norm"])
+    rows += level("distance", "sqrt 2", math.sqrt(2), last)
+    summary = summarize(curves, GAMMA_PANELS)
+    ends = [one.exact["distance"][-1] for one in curves]
+    checks = [
+        agreement(summary),
+        rate_check(best, "distance", best.path.rate().item(), 0.02),
+        rate_check(beyond, "norm", beyond.path.growth().item(), 0.02),
+        Check("1/(C-1) is the fastest gamma", min(ends) == ends[3], f"distance {ends[3]:.3g} at the last step"),
+        Check(
+            "beyond 2/(C-2) the state ends orthogonal to the aligned limit",
+            abs(ends[4] - math.sqrt(2)) < 0.02,
+            f"{ends[4]:.4f} against sqrt 2 = 1.4142",
+        ),
+        Check(
+            "and its accuracy falls to about 1/C",
+            beyond.exact["accuracy"][-1] < 3 / scale.num_classes,
+            f"{beyond.exact['accuracy'][-1]:.3g}",
+        ),
+        Check(
+            "at gamma = 0 the direction does not reach the plotted limit",
+            ends[0] > 0.01 and zero.path.distance(last * 50).item() < 1e-6,
+            f"stays at {zero.exact['distance'][-1]:.3g}; its own limit keeps the mean",
+        ),
+    ]
+    parameters = {"lr": 0.1, "gammas": [one.case.gamma for one in curves], "steps": last}
+    return Outcome(rows, summary, checks, parameters)
+
+
+def _aligned(target: Tensor, start: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The part of the start with features along their prototypes, divided by its norm."""
+    part = projections(*start, target).plus_1
+    return unit(part.features, part.weight)
+
+
+def _measure(
+    features: Tensor, weight: Tensor, target: Tensor, gamma: float | None, reference: tuple[Tensor, Tensor]
+) -> dict[str, float]:
+    value = 1 / (len(weight) - 1) if gamma is None else gamma
+    return {
+        "loss": -free_loss(features, weight, target, value).item(),
+        "accuracy": accuracy(features, weight, target),
+        "distance": state_distance(features, weight, reference),
+        "norm": torch.hypot(features.norm(), weight.norm()).item(),
+    }
+
+
+DECAY_PANELS = (
+    Panel("weight_norm", "norm of W", r"$\|W\|$"),
+    Panel("weight_error", "W against its aligned part P", r"$\|W-P\|$"),
+    Panel("alignment", "features against prototypes", r"$\|\hat H-\hat W Y\|$"),
+)
+
+
+@experiment(
+    "unconstrained-decay",
+    label="fig:unconstrained-behaviors",
+    claim="Below the critical decay W grows, above it vanishes, at it W converges to P; alignment does not notice",
+    panels=DECAY_PANELS,
+    note="The last panel compares H and W after dividing each by its norm and repeating W per example.",
+    quick=3,
+    paper=45,
+)
+def unconstrained_decay(scale: Scale, seed: int) -> Outcome:
+    """Figure in the appendix: the same decay on features and prototypes, around the critical one."""
+    target, start = scale.target, scale.start(seed)
+    aligned = projections(*start, target).plus_1.weight
+    critical, last = scale.critical(), scale.steps(20_000)
+    marked = scale.simulated(last, 8_000)
+    cases = [
+        Case(f"lambda={name}", None, factor * critical, factor * critical)
+        for name, factor in (("0", 0.0), ("0.5 lambda*", 0.5), ("lambda*", 1.0), ("2 lambda*", 2.0))
+    ]
+    measure = partial(_measure_decay, target=target, aligned=aligned)
+    curves = [follow(case, target, start, measure, grid(last, 81), grid(marked, 33)) for case in cases]
+    rows = tabulate(curves, DECAY_PANELS)
+    for one in (curves[0], curves[1], curves[3]):
+        rows += slope("weight_norm", one.case.name, one.path.growth().item(), one.steps, one.exact["weight_norm"])
+    at = curves[2]
+    rows += slope("weight_error", at.case.name, at.path.rate().item(), at.steps, at.exact["weight_error"])
+    summary = summarize(curves, DECAY_PANELS)
+    spread = max(
+        (max(values) - min(values)) / max(values) for values in zip(*(c.flow["alignment"] for c in curves), strict=True)
+    )
+    checks = [
+        agreement(summary),
+        rate_check(curves[0], "weight_norm", curves[0].path.growth().item(), 0.05),
+        rate_check(curves[3], "weight_norm", curves[3].path.growth().item(), 0.05),
+        rate_check(at, "weight_error", at.path.rate().item(), 0.05),
+        Check(
+            "in the flow, alignment is the same at every decay",
+            spread < 1e-9,
+            f"largest relative difference {spread:.2g}",
+        ),
+    ]
+    return Outcome(
+        rows, summary, checks, {"lr": 0.1, "critical_decay": critical, "steps": last, "steps_simulated": marked}
+    )
+
+
+def _measure_decay(features: Tensor, weight: Tensor, target: Tensor, aligned: Tensor) -> dict[str, float]:
+    along = weight[target]
+    return {
+        "weight_norm": weight.norm().item(),
+        "weight_error": (weight - aligned).norm().item(),
+        "alignment": (features / features.norm() - along / along.norm()).norm().item(),
+    }

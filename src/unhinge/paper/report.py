@@ -1,0 +1,224 @@
+"""One self-contained page from a folder of results: no script, no font and no image from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from unhinge.paper.claims.errata import ERRATA
+from unhinge.paper.figures.registry import find
+from unhinge.paper.figures.run import Result, results
+from unhinge.paper.studies.report import study_sections
+
+__all__ = ["write_report"]
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 62rem; margin: 2rem auto;
+       padding: 0 1rem; }
+h1 { font-size: 1.7rem; } h2 { font-size: 1.3rem; margin-top: 2.5rem; border-bottom: 2px solid #0072B2; }
+h3 { font-size: 1.05rem; margin-bottom: .2rem; }
+table { border-collapse: collapse; width: 100%; font-size: .87rem; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .5rem; border-bottom: 1px solid #ccc; }
+th { border-bottom: 2px solid #888; }
+td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
+.wide { overflow-x: auto; }
+figure { margin: 1rem 0; } img { max-width: 100%; height: auto; }
+span.holds { color: #00664b; font-weight: 600; } span.fails { color: #b34700; font-weight: 600; }
+caption { text-align: left; padding-bottom: .4rem; font-weight: 600; }
+tr.holds td:nth-child(2) { color: #00664b; } tr.corrected td:nth-child(2) { color: #8a5a00; }
+tr.holds, tr.corrected, tr.false-as-printed { font-weight: normal; color: inherit; }
+tr.false-as-printed td:nth-child(2) { color: #b34700; font-weight: 600; }
+.small { font-size: .85rem; color: #444; } code { font-size: .9em; overflow-wrap: anywhere; }
+a { color: #00558a; }
+table.claims td:nth-child(3), table.claims td:nth-child(4), span.holds, span.fails { white-space: nowrap; }
+@page { size: A4; margin: 14mm; }
+@media print {
+  body { max-width: none; margin: 0; padding: 0; font-size: 9pt; } table { font-size: 7pt; line-height: 1.3; }
+  th, td { padding: .12rem .3rem; } thead { display: table-header-group; } td code { font-size: 6.5pt; }
+  h1 { font-size: 16pt; } h2 { font-size: 12pt; margin-top: 1rem; } h3 { font-size: 10pt; }
+  div.sheet { break-inside: avoid; } figure img { max-height: 190mm; }
+  h2, h3, h3 + p { break-after: avoid; } tr { break-inside: avoid; } .wide { overflow: visible; } nav { display: none; }
+}
+"""
+
+
+def write_report(out: str | Path, title: str = "The unhinged loss: what holds, what does not, and by how much") -> Path:
+    """Write ``report.html`` into the folder of results `out`, from what lies there, and return its path.
+
+    Arguments:
+        out: A folder that :func:`reproduce` wrote; the verdicts come from the claims.html that ``unhinge verify --out``
+            left there.
+        title: The heading.
+    """
+    folder = Path(out)
+    found = results(folder)
+    trained = study_sections(folder)
+    verdicts = folder / "claims.html"
+    if not found and not trained and not verdicts.is_file():
+        raise FileNotFoundError(
+            f"neither figures nor verdicts in {folder}. Run `unhinge reproduce --out {folder}` first."
+        )
+    if verdicts.is_file():
+        claims = f'<div class="wide">{verdicts.read_text(encoding="utf-8")}</div>'
+    else:
+        claims = (
+            f"<p>Not tested yet: <code>unhinge verify --out {html.escape(str(folder))}</code> adds the verdicts.</p>"
+        )
+    sections = [f'<h2 id="claims">Claims</h2>\n{claims}', _figures_table(found, _other_seeds(folder))]
+    if found:
+        sections += ['<h2 id="figures-in-full">Figures</h2>', *(_figure(result) for result in found)]
+    if trained:
+        sections += ['<h2 id="trained">Trained networks</h2>', *trained]
+    sections += [_errata(found, _measured(folder)), _made(found)]
+    page = f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
+<h1>{html.escape(title)}</h1>
+<p>Exact training dynamics under the unhinged loss: every curve computed in closed form (lines) and simulated with
+<code>torch.optim.SGD</code> (markers).</p>
+<nav>{_links(bool(found), bool(trained))}</nav>
+{chr(10).join(sections)}
+</body></html>
+"""
+    path = folder / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _links(figures: bool, trained: bool) -> str:
+    places = {"claims": "Claims", "overview": "Overview", "figures-in-full": "Figures", "trained": "Trained networks"}
+    places |= {"errata": "Errata", "made": "How it was made"}
+    absent = {key for key, there in (("figures-in-full", figures), ("trained", trained)) if not there}
+    return " · ".join(f'<a href="#{key}">{name}</a>' for key, name in places.items() if key not in absent)
+
+
+def _verdict(holds: bool) -> str:
+    return '<span class="holds">✔ holds</span>' if holds else '<span class="fails">✘ does not hold</span>'
+
+
+def _other_seeds(folder: Path) -> list[Result]:
+    return [result for place in sorted(folder.glob("seed-*")) for result in results(place)]
+
+
+def _figures_table(found: Sequence[Result], others: Sequence[Result]) -> str:
+    rows = []
+    for result in found:
+        recipe = result.recipe
+        label = f'<br><span class="small">{html.escape(recipe["label"])}</span>' if recipe["label"] else ""
+        shown = ", ".join(f'<a href="#erratum-{n}">{n}</a>' for n in recipe["errata"]) or "none"
+        rows.append(
+            f'<tr><td><a href="#{result.id}">{result.id}</a>{label}</td><td>{html.escape(recipe["claim"])}</td>'
+            f"<td>{_verdict(result.holds)}{_repeats(result, others)}</td>"
+            f"<td class=number>{html.escape(recipe['deviation'])}</td>"
+            f"<td>{shown}</td><td class=number>{recipe['seconds']:.1f} s</td></tr>"
+        )
+    return (
+        '<h2 id="overview">Overview</h2>\n<div class="wide"><table><thead><tr><th>figure</th><th>finding</th>'
+        "<th>verdict</th><th>SGD off the exact curve</th><th>errata shown</th><th>time</th></tr></thead><tbody>\n"
+        + "\n".join(rows)
+        + "\n</tbody></table></div>"
+    )
+
+
+def _repeats(result: Result, others: Sequence[Result]) -> str:
+    mine = [other.holds for other in others if other.id == result.id]
+    return f'<br><span class="small">other seeds: {sum(mine)} of {len(mine)}</span>' if mine else ""
+
+
+def _figure(result: Result) -> str:
+    recipe = result.recipe
+    image = base64.b64encode((result.folder / "figure.png").read_bytes()).decode("ascii")
+    checks = "\n".join(
+        f"<tr><td>{html.escape(check['statement'])}</td><td>{_verdict(check['holds'])}</td>"
+        f"<td>{html.escape(check['number'])}</td></tr>"
+        for check in recipe["checks"]
+    )
+    origin = f"The paper's <code>{html.escape(recipe['label'])}</code>" if recipe["label"] else "Beyond the paper"
+    size = recipe["scale"]
+    return f"""<section class="figure" id="{result.id}">
+<div class="sheet">
+<h3>{result.id}</h3>
+<p class="small">{origin}; C = {size["num_classes"]}, N = {size["per_class"]}, p = {size["dim"]}
+unless its recipe says otherwise; seed {recipe["seed"]}. <code>{html.escape(recipe["command"])}</code></p>
+<figure><img alt="{html.escape(recipe["claim"] + ". " + recipe["footnote"])}"
+src="data:image/png;base64,{image}"></figure>
+</div>
+<table><thead><tr><th>what the figure says</th><th></th><th>the number</th></tr></thead><tbody>{checks}</tbody></table>
+</section>"""
+
+
+def _measured(folder: Path) -> dict[int, list[str]]:
+    """By erratum, the residuals of the claims that test it, as `unhinge verify --out` left them."""
+    file = folder / "claims.json"
+    measured: dict[int, list[str]] = {}
+    for record in json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []:
+        printed, ours = (_residual(record[key]) for key in ("printed_residual", "our_residual"))
+        for number in record["errata"]:
+            measured.setdefault(number, []).append(f"{record['id']}: printed off by {printed}, ours by {ours}")
+    return measured
+
+
+def _residual(value: float | None) -> str:
+    return "more than any number" if value is None else f"{value:.1e}"
+
+
+def _errata(found: Sequence[Result], measured: Mapping[int, Sequence[str]]) -> str:
+    shown: dict[int, list[str]] = {}
+    for result in found:
+        for number in find(result.id).errata:
+            shown.setdefault(number, []).append(result.id)
+    rows = []
+    for entry in ERRATA:
+        links = " ".join(f'<a href="#{name}">{name}</a>' for name in shown.get(entry.number, []))
+        evidence = "<br>".join(html.escape(text) for text in (entry.evidence, *measured.get(entry.number, [])))
+        evidence += f"<br>figure: {links}" if links else ""
+        rows.append(
+            f'<tr id="erratum-{entry.number}"><td class=number>{entry.number}</td><td>{entry.severity}</td>'
+            f"<td>{html.escape(entry.where)}</td><td>{html.escape(entry.printed)}</td>"
+            f"<td>{html.escape(entry.right)}</td><td>{evidence}</td></tr>"
+        )
+    return (
+        '<h2 id="errata">Errata</h2>\n<p class="small">A: false or undefined as printed. B: a formula or sign that an '
+        "implementer would copy. C: a slip or loose wording.</p>\n"
+        '<div class="wide"><table><thead><tr><th>no.</th><th></th><th>where</th><th>printed</th><th>right</th>'
+        "<th style='width: 32%'>evidence</th></tr></thead><tbody>\n" + "\n".join(rows) + "\n</tbody></table></div>"
+    )
+
+
+def _made(found: Sequence[Result]) -> str:
+    if not found:
+        return '<h2 id="made">How it was made</h2>\n<p>No figure has been made yet.</p>'
+    first = found[0].recipe
+    versions = ", ".join(f"{name} {number}" for name, number in first["versions"].items())
+    total = sum(result.recipe["seconds"] for result in found)
+    rows = "\n".join(
+        f"<tr><td>{result.id}</td><td>{result.recipe['scale']['name']}</td><td>{result.recipe['seed']}</td>"
+        f"<td><code>{html.escape(_parameters(result))}</code></td>"
+        f"<td class=number>{result.recipe['seconds']:.1f} s</td></tr>"
+        for result in found
+    )
+    return f"""<h2 id="made">How it was made</h2>
+<p class="small">{html.escape(versions)}; commit {html.escape(str(first["commit"] or "unknown"))};
+{html.escape(first["platform"])}. All figures together: {total:.0f} s of computing. Every figure has a folder of its own
+with the table it is drawn from (data.csv), a summary, PNG, PDF and the recipe. Deviations are relative to the exact
+value, for accuracies absolute; values below 1e-9 of a curve's largest are left out.</p>
+<div class="wide"><table><thead><tr><th>figure</th><th>scale</th><th>seed</th><th>parameters</th><th>time</th></tr>
+</thead><tbody>
+{rows}
+</tbody></table></div>"""
+
+
+def _parameters(result: Result) -> str:
+    return ", ".join(f"{name} = {_short(value)}" for name, value in result.recipe["parameters"].items())
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_short(item) for item in value) + "]"
+    return "1/(C-1)" if value is None else str(value)

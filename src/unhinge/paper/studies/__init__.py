@@ -1,0 +1,1 @@
+"""The tables and figures of trained networks: cells, who runs them, what they say."""

@@ -1,0 +1,268 @@
+"""Figures of trained networks: one way of drawing for each kind of study, in the look of the numerical figures."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unhinge.metrics import Reliability, reliability_diagram
+from unhinge.paper.figures.draw import COLORS, MARKERS, STYLE, save
+from unhinge.paper.studies.study import StudyResult, mean_and_spread
+
+__all__ = ["draw_study"]
+
+KNOWN, UNKNOWN = COLORS[0], COLORS[1]
+
+
+def draw_study(result: StudyResult, folder: Path) -> None:
+    """figure.png and figure.pdf of a study, from what is measured so far."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    with matplotlib.rc_context(STYLE):
+        figure = DRAWN[result.study.kind](result)
+        title = "\n".join(textwrap.wrap(result.study.claim, int(11 * figure.get_figwidth())))
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        save(figure, folder)
+
+
+def _figure(columns: int, rows: int = 1, width: float = 3.3, height: float = 2.7) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows + 0.6), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _foot(figure: Any, result: StudyResult) -> None:
+    done = len(result.measured)
+    wanted = len(result.cells) * len(result.seeds)
+    part = "" if done == wanted else f" {done} of {wanted} runs so far."
+    data = ", ".join(dict.fromkeys(cell.recipe.data for cell in result.cells))
+    seeds = f"{len(result.seeds)} seeds; bars and bands: standard deviation over seeds."
+    text = f"Scale {result.scale} ({data}), {seeds if len(result.seeds) > 1 else '1 seed.'}{part}"
+    stops = [str(run["stopped"]) for run in result.measured.values() if run.get("stopped")]
+    if stops:
+        text += f" {len(stops)} of {done} runs stopped; the first: {stops[0]}."
+    lines = textwrap.wrap(text, int(16 * figure.get_figwidth()))
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8, color="#333333")
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def _dots(result: StudyResult) -> Any:
+    """A table as dots: a row of the table is a line of dots, with the paper's number as a cross where there is one."""
+    quantity = result.study.quantities[0]
+    columns = result.columns
+    wide = len(columns) if len(columns) < 6 else 4
+    width = {1: 6.2, 5: 2.3}.get(len(columns), 2.9)
+    figure, axes = _figure(wide, -(-len(columns) // wide), width, 0.32 * len(result.rows) + 0.9)
+    names = result.rows[::-1]
+    for axis, column in zip(axes.flat, columns, strict=False):
+        for height, row in enumerate(names):
+            mean, spread = mean_and_spread(result.values(row, column, quantity))
+            color = COLORS[0] if row.startswith("CE") else COLORS[1]
+            if not math.isnan(mean):
+                bar = 0.0 if math.isnan(spread) else 100 * spread
+                axis.errorbar(100 * mean, height, xerr=bar, color=color, marker="o", ms=5, capsize=2, lw=1.2)
+            elif runs := result.of(row, column):  # trained, but stopped before there was a number
+                halfway = axis.get_yaxis_transform()
+                axis.text(0.5, height, f"{len(runs)} stopped", transform=halfway, ha="center", va="center", fontsize=7)
+            paper = next(
+                (dict(c.paper).get(quantity) for c in result.cells if (c.row, c.column) == (row, column)), None
+            )
+            if paper is not None and result.scale == "paper":
+                axis.plot(paper, height, color="#000000", marker="x", ms=5, ls="")
+        axis.set_yticks(range(len(names)), names if axis in axes[:, 0] else [""] * len(names), fontsize=8)
+        axis.set_title(column, loc="left")
+        axis.set_xlabel(f"{quantity.replace('_', ' ')} (%)")
+        axis.set_ylim(-0.6, len(names) - 0.4)
+    for axis in list(axes.flat)[len(columns) :]:
+        axis.set_axis_off()
+    _foot(figure, result)
+    return figure
+
+
+def _steps(result: StudyResult) -> Any:
+    """Accuracy over the number of steps, one line for each method."""
+    figure, axes = _figure(1, 1, 6.2, 3.8)
+    axis = axes[0, 0]
+    steps = {column: int(column.split()[0].replace(",", "")) for column in result.columns}
+    for index, row in enumerate(result.rows):
+        points = [
+            (steps[column], *mean_and_spread(result.values(row, column, "accuracy")))
+            for column in result.columns
+            if result.values(row, column, "accuracy")
+        ]
+        if points:
+            x, mean, spread = (list(one) for one in zip(*points, strict=True))
+            bars = [0.0 if math.isnan(one) else 100 * one for one in spread]
+            look = {"color": COLORS[index % 7], "marker": MARKERS[index % 7], "ms": 5, "capsize": 2}
+            axis.errorbar(x, [100 * one for one in mean], yerr=bars, label=row, **look)
+    axis.set(xscale="log", xlabel="steps of training", ylabel="test accuracy (%)")
+    axis.set_xticks(sorted(steps.values()), [f"{n:,}" for n in sorted(steps.values())])
+    axis.minorticks_off()
+    axis.legend(frameon=False)
+    _foot(figure, result)
+    return figure
+
+
+# ---- curves ---------------------------------------------------------------------------------------------------------
+
+
+def _band(axis: Any, runs: Sequence[Mapping[str, Any]], key: str, color: str, label: str, factor: float = 1.0) -> None:
+    """The mean over seeds, and its spread, of a curve over epochs."""
+    curves = [[v if isinstance(v, (int, float)) else math.nan for v in run["curves"][key]] for run in runs]
+    if not curves:
+        return
+    table = factor * torch.tensor([curve[: min(map(len, curves))] for curve in curves], dtype=torch.float64)
+    epochs = range(1, table.shape[1] + 1)
+    mean = table.mean(0)
+    axis.plot(epochs, mean, color=color, label=label)
+    if len(table) > 1:
+        spread = table.std(0)
+        axis.fill_between(epochs, mean - spread, mean + spread, color=color, alpha=0.18, lw=0)
+
+
+def _curves(result: StudyResult) -> Any:
+    """Test accuracy over epochs, and its last quarter again."""
+    column = result.columns[0]
+    figure, axes = _figure(2, 1, 4.6, 3.4)
+    whole, end = axes[0]
+    looks = COLORS[:4] * 2
+    for index, row in enumerate(result.rows):
+        for axis in (whole, end):
+            _band(axis, result.of(row, column), "test_accuracy", looks[index], row, 100.0)
+            if index >= 4 and axis.lines:
+                axis.lines[-1].set_linestyle("--")
+    _zoom_to_end(end, whole)
+    whole.set_title(f"{column}: test accuracy", loc="left")
+    end.set_title("the last quarter", loc="left")
+    for axis in (whole, end):
+        axis.set(xlabel="epoch", ylabel="test accuracy (%)")
+    whole.legend(frameon=False, fontsize=7.5)
+    _foot(figure, result)
+    return figure
+
+
+def _zoom_to_end(end: Any, whole: Any) -> None:
+    last = max((line.get_xdata()[-1] for line in whole.lines), default=1)
+    first = last - max(1, last // 4)
+    seen = [float(y) for line in end.lines for x, y in zip(*line.get_data(), strict=True) if x >= first and y == y]
+    if seen:
+        room = 0.08 * (max(seen) - min(seen)) + 0.05
+        end.set(xlim=(first, last), ylim=(min(seen) - room, max(seen) + room))
+
+
+def _behaviour(result: StudyResult) -> Any:
+    """A line of panels for each method: feature norm, loss and accuracy, one curve for each decay."""
+    kinds = (
+        ("feature_norm", "feature norm", 1.0),
+        ("train_loss", "training loss", 1.0),
+        ("test_accuracy", "test accuracy (%)", 100.0),
+    )
+    figure, axes = _figure(3, len(result.rows), 3.2, 2.3)
+    for line, row in zip(axes, result.rows, strict=True):
+        for axis, (key, name, factor) in zip(line, kinds, strict=True):
+            for color, column in zip(COLORS, result.columns, strict=False):
+                _band(axis, result.of(row, column), key, color, column, factor)
+            axis.set_title(f"{row}: {name}", loc="left")
+            axis.set_xlabel("epoch")
+            if key == "feature_norm":
+                axis.set_yscale("log")
+    axes[0, 0].legend(frameon=False, fontsize=7.5)
+    _foot(figure, result)
+    return figure
+
+
+def _collapse(result: StudyResult) -> Any:
+    """Accuracy, feature norm, prototype norms and angle until the numbers end."""
+    kinds = (
+        ("train_accuracy", "training accuracy (%)", 100.0, False),
+        ("feature_norm", "feature norm", 1.0, True),
+        ("prototype_norm_ratio", "prototype norms, largest / smallest", 1.0, True),
+        ("prototype_norm_min", "smallest prototype norm", 1.0, True),
+        ("prototype_angle_min", "smallest angle (degrees)", 1.0, False),
+    )
+    figure, axes = _figure(5, 1, 2.7, 2.5)
+    runs = result.of(result.rows[0], result.columns[0])
+    for axis, (key, name, factor, log) in zip(axes[0], kinds, strict=True):
+        _band(axis, runs, key, COLORS[0], "", factor)
+        axis.set_title(name, loc="left", fontsize=8)
+        axis.set_xlabel("epoch")
+        if log:
+            axis.set_yscale("log")
+    _foot(figure, result)
+    return figure
+
+
+# ---- grids of diagrams ----------------------------------------------------------------------------------------------
+
+
+def _reliability(result: StudyResult) -> Any:
+    """A diagram for each cell, over all seeds together: rows are ratios, columns are penalties."""
+    figure, axes = _figure(len(result.rows), len(result.columns), 2.6, 2.6)
+    for line, column in zip(axes, result.columns, strict=True):
+        for axis, row in zip(line, result.rows, strict=True):
+            runs = [run for run in result.of(row, column) if "reliability" in run]
+            if not runs:
+                axis.set_axis_off()
+                continue
+            parts = [{name: torch.tensor(values) for name, values in run["reliability"].items()} for run in runs]
+            totals = {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+            bins = Reliability(**totals)
+            reliability_diagram(bins, axis, f"{row}, {column.rpartition(' ')[2]}")
+            axis.legend().set_visible(False)
+    _foot(figure, result)
+    return figure
+
+
+def _histograms(result: StudyResult) -> Any:
+    """A histogram for each row and score, of the first seed, with the mean FPR95 over seeds."""
+    scores = ("softmax", "energy", "norm")
+    figure, axes = _figure(len(scores), len(result.rows), 3.0, 1.9)
+    column = result.columns[0]
+    for line, row in zip(axes, result.rows, strict=True):
+        runs = [run for run in result.of(row, column) if run.get("histograms")]
+        for axis, score in zip(line, scores, strict=True):
+            if not runs:
+                axis.set_axis_off()
+                continue
+            shown = runs[0]["histograms"][score]
+            low, high = shown["range"]
+            width = (high - low) / len(shown["known"]) or 1.0
+            left = [low + width * i for i in range(len(shown["known"]))]
+            for key, color, name in (("known", KNOWN, "known"), ("unknown", UNKNOWN, "unknown")):
+                total = sum(shown[key]) * width
+                axis.bar(
+                    left, [n / total for n in shown[key]], width, align="edge", color=color, alpha=0.55, label=name
+                )
+            rate, _ = mean_and_spread(result.values(row, column, f"ood.{score}.fpr95"))
+            peaked = max(shown["known"]) > 0.5 * sum(
+                shown["known"]
+            )  # a linear axis would show one bar and nothing else
+            scale = " (log scale)" if peaked else ""
+            axis.set_title(f"{row}, {score}{scale}: FPR95 {100 * rate:.1f} %", loc="left", fontsize=8)
+            if peaked:
+                axis.set_yscale("log")
+            axis.set_yticks([], minor=True)
+            axis.set_yticks([])
+    axes[0, 0].legend(frameon=False, fontsize=7.5)
+    _foot(figure, result)
+    return figure
+
+
+DRAWN: Mapping[str, Callable[[StudyResult], Any]] = {
+    "table": _dots,
+    "steps": _steps,
+    "curves": _curves,
+    "behaviour": _behaviour,
+    "collapse": _collapse,
+    "reliability": _reliability,
+    "histograms": _histograms,
+}

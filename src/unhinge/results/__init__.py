@@ -1,0 +1,1 @@
+"""What everything that writes results shares: folders, the environment they were made in, the look, tables, pages."""

@@ -1,0 +1,358 @@
+r"""Features that share parameters: gradient flow through a constant kernel (Theorem 5, replaced)  [eq: kernel-flow].
+
+A network moves its features by :math:`\mathrm{vec}(H)' = -\eta_1 K \nabla_H` with the neural tangent kernel
+:math:`K`; where K stays constant the flow is linear: :math:`h' = \eta_1 K(m w - \lambda_1 h)`,
+:math:`w' = \eta_2(m^\top h - \lambda_2 w)`, :math:`m` the action of the targets :math:`M^\top` on prototypes.
+
+An example kernel :math:`K_x \otimes I_p` moves all p columns of the features alike, so its modes are those of a C-by-C
+matrix with p columns  [eq: kernel-example]; a full kernel has pC modes with one column. Singular K is fine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.collapse import collapse_measures
+from unhinge.theory.kernel.modes import Coordinates, Race, race
+from unhinge.theory.kernel.products import Coupling, check_symmetric, couple, kernel_kind, multiply
+from unhinge.theory.kernel.reduction import Reduction, reduce_damped, reduce_free
+from unhinge.theory.linear.path import CHUNK, first_time_below, scaled
+from unhinge.theory.linear.propagators import safe_norm, safe_sqrt
+from unhinge.theory.linear.spectrum import Spectrum
+from unhinge.theory.linear.symbols import FlowSymbol
+from unhinge.theory.schedules import Schedule, rate_pair
+from unhinge.theory.state import State, fitting_scale
+from unhinge.theory.targets import Targets, class_sums
+from unhinge.theory.validation import check_alike, check_start, check_tensor, check_times
+
+__all__ = ["KernelPath", "solve_kernel"]
+
+EPS = torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True)
+class KernelPath:
+    """The exact path of features that move through a constant kernel; made by `LayerPeeled.kernel_flow`.
+
+    `Z` is (H, W) as everywhere. Answers are differentiable in the initial features, prototypes and biases, not in the
+    kernel, gamma or the decays; :meth:`time_to` is a plain number.
+    """
+
+    reduction: Reduction
+    coupling: Coupling
+    features: Tensor  # (n, p), at the start
+    weight: Tensor  # (C, p), at the start
+    start_bias: Tensor | None  # (C,)
+    drive: Tensor  # (C,) float64, constant pull on the biases
+    weight_decay: Tensor  # ()
+    schedule: Schedule  # of the prototypes
+
+    # ---- the state -------------------------------------------------------------------------------------------
+
+    def at(self, time: Any) -> State:
+        r"""The state at each time."""
+        moments = check_times(time)
+        log, state = self._state(moments)
+        scale = fitting_scale(self._log_norm(log, state).detach(), self.features.dtype)
+        features, weight = self.reduction.assemble(state.times(torch.exp(log - scale)))
+        bias = None if self.start_bias is None else self._like(self._bias(moments))
+        return State(features, weight, bias, self._like(scale))
+
+    def predict(self, cross_kernel: Any, features: Tensor, time: Any) -> Tensor:
+        r"""Features of unseen inputs, :math:`h_\text{new}(t) = h_\text{new}(0) + K_\text{new,train}\,P\,j(t)`
+        [eq: kernel-prediction].
+
+        Arguments:
+            cross_kernel: :math:`K_\text{new,train}` in the form of `kernel`: shape :math:`(n', n)` or
+                :math:`(n' p, n p)`, or an operator that turns rows (n, p) into rows (n', p).
+            features: Initial features of the unseen inputs, shape :math:`(n', p)`.
+            time: When; a scalar or a tensor.
+
+        Returns:
+            Shape :math:`(*, n', p)`, where the training state overflows on the scale of :meth:`at`: divided by the
+            exponential of its `log_scale`.
+
+        Example:
+            >>> from unhinge import LayerPeeled
+            >>> x = torch.tensor([[0.0], [1.0], [5.0], [6.0]], dtype=torch.float64)
+            >>> kernel = torch.exp(-(torch.cdist(x, x) ** 2))
+            >>> problem = LayerPeeled(torch.tensor([0, 0, 1, 1]), num_classes=2)
+            >>> weight = torch.eye(2, dtype=torch.float64)
+            >>> path = problem.kernel_flow(torch.zeros(4, 2, dtype=torch.float64), weight, kernel, lr=0.1)
+            >>> new = torch.tensor([[0.4], [5.7]], dtype=torch.float64)
+            >>> moved = path.predict(
+            ...     torch.exp(-(torch.cdist(new, x) ** 2)), torch.zeros(2, 2, dtype=torch.float64), 20.0
+            ... )
+            >>> (moved @ path.at(20.0).weight.mT).argmax(1)
+            tensor([0, 1])
+        """
+        size, dim = self.features.shape
+        check_tensor("features", features, (None, dim))
+        check_alike(features=self.features, new=features)
+        kernel_kind(cross_kernel, self.features, new=len(features))
+        moments = check_times(time)
+        clock, modes = self.schedule.integral(moments), self.reduction.modes
+        scale = fitting_scale(self._log_norm(*self._state(moments)).detach(), self.features.dtype).clamp(min=0)
+        # from the modes themselves: what stands still may cancel in the training features, but not in these
+        factor = torch.exp(modes.exponent * clock[..., None] - scale[..., None])[..., None]
+        pulls = self.reduction.pulls(factor * modes.motion(clock)[0]).reshape(-1, size, dim)
+        shifts = [multiply(cross_kernel, rows, len(features)) for rows in pulls]
+        shift = torch.stack(shifts) if shifts else features.new_zeros(0)
+        kept = self._like(torch.exp(-scale))[..., None, None] * features
+        return kept + shift.reshape(*moments.shape, *features.shape)
+
+    def direction(self) -> State:
+        r"""The limit of :math:`Z / \|Z\|` as the integrated rate grows without bound: the top eigenspace of G that the
+        start has a part in."""
+        self._check_start()
+        return State(*self.reduction.assemble(self._race.lead())).normalized()
+
+    def limit(self) -> State:
+        r"""The limit of :math:`Z` itself; an error if it diverges."""
+        if math.isfinite(self._ends):
+            return self.at(self._ends)
+        growth = self._race.reference
+        if growth > 0 or self._race.linear:
+            how = f"exp({growth.item():.6g} x integrated rate)" if growth > 0 else "the integrated rate"
+            raise ValueError(f"Z diverges: its norm grows as {how}. Ask direction() for the limit of Z/|Z|.")
+        features, weight = self.reduction.assemble(self._race.lead().times((growth == 0).double()))
+        return State(features, weight, self._bias_limit())
+
+    # ---- scalar questions: nothing of size n -----------------------------------------------------------------
+
+    def loss(self, time: Any) -> Tensor:
+        r"""Mean unhinged loss :math:`-\langle M H, W\rangle - \kappa^\top b`, without the decay terms."""
+        moments = check_times(time)
+        log, state = self._state(moments)
+        base, through = self._pulled
+        pulled = state.start[..., None, None] * base + through @ state.features
+        value = scaled(-(pulled * (self.reduction.basis @ state.weight)).sum((-2, -1)), 2 * log)
+        if self.start_bias is not None:
+            value = value - self._bias(moments) @ self.drive
+        return self._like(value)
+
+    def feature_norm(self, time: Any) -> Tensor:
+        r"""Frobenius norm :math:`\|H\|`."""
+        return self._side_norm(time, 0)
+
+    def weight_norm(self, time: Any) -> Tensor:
+        r"""Frobenius norm :math:`\|W\|`."""
+        return self._side_norm(time, 1)
+
+    def log_norm(self, time: Any) -> Tensor:
+        r""":math:`\log\|Z\|`, finite where :math:`\|Z\|` itself overflows."""
+        return self._like(self._log_norm(*self._state(check_times(time))))
+
+    def distance(self, time: Any) -> Tensor:
+        r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small."""
+        self._check_start()
+        return self._like(self._distance(check_times(time)))
+
+    def growth(self, lr: float | None = None) -> Tensor:
+        r"""Exponent of :math:`\|Z\|` per unit of time at a constant rate; without decay
+        :math:`\sqrt{s g}\,\eta_2` for the largest eigenvalue g of G that the start has a part in.
+
+        Arguments:
+            lr: The rate of the prototypes; by default the one the schedule ends with.
+        """
+        return self._like(self._race.reference * self._steady(lr))
+
+    def rate(self, lr: float | None = None) -> Tensor:
+        r"""Exponent of :meth:`distance`, negative; 0 where it falls only as 1 over the integrated rate, minus
+        infinity if nothing but the direction is there."""
+        self._check_start()
+        return self._like(self._race.fall() * self._steady(lr))
+
+    def time_to(self, distance: Any) -> Tensor:
+        """The first time at which :meth:`distance` is at most `distance`; infinite if never."""
+        self._check_start()
+        wanted = torch.as_tensor(distance, dtype=torch.float64)
+        if bool((wanted <= 0).any()):
+            raise ValueError("the distance must be positive; zero is reached only in the limit.")
+        horizon = min(self._ends, 1e300)
+        with torch.no_grad():
+            found = [first_time_below(self._distance, value, horizon, False) for value in wanted.reshape(-1).tolist()]
+        return self._like(torch.tensor(found, dtype=torch.float64).reshape(wanted.shape))
+
+    # ---- questions that look at classes or examples ----------------------------------------------------------
+
+    def accuracy(self, time: Any) -> Tensor:
+        r"""Share of examples whose largest logit is their label's (soft labels: their most probable class).
+
+        Uses prototypes minus their mean, at their own scale, so that a common part does not drown the differences.
+        """
+        moments = check_times(time)
+        pieces = moments.reshape(-1).split(max(1, CHUNK // self.features.numel()))
+        with torch.no_grad():
+            hits = [self._accuracy(piece) for piece in pieces]
+        return self._like(torch.cat(hits).reshape(moments.shape))
+
+    def collapse(self, time: Any) -> dict[str, Tensor]:
+        """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
+        moments = check_times(time)
+        rows = [self._collapse(self.at(moment).normalized()) for moment in moments.reshape(-1)]
+        keys = rows[0].keys() if rows else ()
+        return {key: self._like(torch.stack([row[key] for row in rows]).reshape(moments.shape)) for key in keys}
+
+    # ---- reduced coordinates: kept with their gradients, whoever asks first ---------------------------------
+
+    @cached_property
+    @torch.enable_grad()
+    def _race(self) -> Race:
+        parts = self.reduction.modes.parts()
+        constant = self.reduction.standing(parts.constant, parts.blur)
+        linear = any(side.any() for side in self.reduction.sides(parts.linear))
+        return race(self.reduction.modes, parts, constant, linear)
+
+    @cached_property
+    @torch.enable_grad()
+    def _pulled(self) -> tuple[Tensor, Tensor]:
+        r""":math:`M H` of the start and of each mode's features, in the layout of the prototypes."""
+        both = self.features, self.reduction.response.reshape(len(self.features), -1)
+        base, through = (self.coupling.gather(rows.double()).cpu() for rows in both)
+        side = len(self.reduction.basis)
+        return base.reshape(side, -1), through.reshape(side, -1)
+
+    def _state(self, moments: Tensor) -> tuple[Tensor, Coordinates]:
+        """A logarithmic scale, and the state divided by it."""
+        return self._race.at(self.schedule.integral(moments))
+
+    def _log_norm(self, log: Tensor, state: Coordinates) -> Tensor:
+        squares = torch.cat(self.reduction.sides(state), -1).pow(2).sum(-1)
+        positive = squares > 0
+        return torch.where(positive, log + torch.where(positive, squares, 1.0).log() / 2, -torch.inf)
+
+    def _side_norm(self, time: Any, side: int) -> Tensor:
+        log, state = self._state(check_times(time))
+        return self._like(scaled(safe_sqrt(self.reduction.sides(state)[side].pow(2).sum(-1)), log))
+
+    def _distance(self, moments: Tensor) -> Tensor:
+        clock = self.schedule.integral(moments)
+        final = torch.cat(self.reduction.sides(self._race.lead()), -1)
+        square = final.pow(2).sum()
+        rest = torch.cat(self.reduction.sides(self._race.rest(clock)), -1)
+        along = (rest * final).sum(-1) / square
+        across = safe_norm(rest - along[..., None] * final, 1)
+        share = clock if self._race.linear else torch.ones_like(clock)
+        return 2 * torch.sin(torch.atan2(across, (share + along) * square.sqrt()) / 2)
+
+    def _accuracy(self, moments: Tensor) -> Tensor:
+        basis = self.reduction.basis
+        wide = basis.reshape(len(self.weight), -1)
+        centered = (wide - wide.mean(0)).reshape(basis.shape)
+        seen = centered.norm(dim=0) > 32 * EPS * basis.norm(dim=0)
+        log, state = self._state(moments)
+        own, weight = self._race.weight(self.schedule.integral(moments), seen)
+        features = self.reduction.assemble(state)[0].double()
+        head = (torch.where(seen, centered, 0.0) @ weight).reshape(-1, *self.weight.shape)
+        logits = features @ head.to(features).mT
+        if self.start_bias is not None:
+            scale, bias = (log + own).to(logits), self._bias(moments).to(logits)
+            logits = torch.exp(scale.clamp(max=0))[:, None, None] * logits
+            logits = logits + (torch.exp(-scale.clamp(min=0))[:, None] * bias)[:, None]
+        return (logits.argmax(-1) == self.coupling.targets.labels.to(logits.device)).double().mean(-1)
+
+    def _collapse(self, state: State) -> dict[str, Tensor]:
+        features, weight = state.features.double(), state.weight.double()
+        labels = self.coupling.targets.labels.to(features.device)
+        counts = torch.bincount(labels, minlength=len(weight)).clamp(min=1)
+        means = class_sums(features, labels, len(weight)) / counts[:, None]
+        apart = features - means[labels]
+        within = apart.mT @ apart / len(labels)
+        return collapse_measures(means, weight, within.trace(), within)
+
+    # ---- biases, rates, checks -------------------------------------------------------------------------------
+
+    def _like(self, value: Tensor) -> Tensor:
+        return value.to(self.features)
+
+    def _bias(self, moments: Tensor) -> Tensor:
+        assert self.start_bias is not None
+        keep, push = FlowSymbol(self.schedule.shape).bias(moments, self.schedule.peak, self.weight_decay)
+        return keep[..., None] * self.start_bias.double().cpu() + push[..., None] * self.drive
+
+    def _bias_limit(self) -> Tensor | None:
+        if self.start_bias is None:
+            return None
+        if self.weight_decay.item() > 0:
+            return self._like(self.drive / self.weight_decay)
+        bias = self.start_bias.double().cpu()
+        return self._like(torch.where(self.drive == 0, bias, torch.sign(self.drive) * torch.inf))
+
+    @property
+    def _ends(self) -> float:
+        """The time after which the rate is zero; infinite if it stays positive."""
+        shape = self.schedule.shape
+        return shape.settles if shape.floor == 0 else math.inf
+
+    def _steady(self, lr: float | None) -> Tensor:
+        if lr is not None:
+            return torch.as_tensor(lr, dtype=torch.float64)
+        floor = self.schedule.shape.floor
+        if not floor > 0:
+            raise ValueError(
+                "the schedule does not end with a constant positive rate, so there is no exponent per unit of time. "
+                "Pass one: growth(lr=...), rate(lr=...); lr=1 gives exponents per unit of the integrated rate."
+            )
+        return self.schedule.peak * floor
+
+    def _check_start(self) -> None:
+        if not bool(self.features.any() or self.weight.any()):
+            raise ValueError(
+                "the start is zero and stays zero: Z/|Z| has no limit. Start from features or prototypes that are "
+                "not all 0."
+            )
+
+
+def solve_kernel(
+    targets: Targets | None,
+    spectrum: Spectrum,
+    drive: Tensor,
+    decays: tuple[Tensor, Tensor],
+    features: Tensor,
+    weight: Tensor,
+    kernel: Any,
+    lr: Any,
+    bias: Tensor | None,
+) -> KernelPath:
+    """Check the input, find the modes, and hand out the path: what `LayerPeeled.kernel_flow` calls."""
+    if targets is None or not isinstance(features, Tensor):
+        raise ValueError(
+            "a kernel joins single examples, so kernel_flow needs labels and features in memory: "
+            "make the problem with LayerPeeled(target, num_classes) and pass features (n, p)."
+        )
+    check_start(features, weight, bias, targets.size, targets.num_classes)
+    schedules = rate_pair(lr)
+    ratio = _ratio(schedules)
+    kind = kernel_kind(kernel, features)
+    if isinstance(kernel, Tensor):
+        check_symmetric("kernel", kernel.detach(), torch.finfo(kernel.dtype).eps)
+    coupling = couple(targets, spectrum)
+    feature_decay, weight_decay = (decay.detach() for decay in decays)
+    if feature_decay.item() == 0:
+        reduction = reduce_free(kernel, kind, coupling, features, weight, ratio, weight_decay)
+    else:
+        reduction = reduce_damped(kernel, kind, coupling, features, weight, ratio, (feature_decay, weight_decay))
+    return KernelPath(reduction, coupling, features, weight, bias, drive.detach(), weight_decay, schedules[1])
+
+
+def _ratio(schedules: tuple[Schedule, Schedule]) -> Tensor:
+    """The constant ratio s of the two rates."""
+    features, weight = (schedule.peak.detach() for schedule in schedules)
+    if not schedules[0].proportional_to(schedules[1]):
+        raise ValueError(
+            "kernel_flow needs proportional rates for features and prototypes, but the two schedules have different "
+            "shapes. Pass one schedule, or multiples of one: lr=(2 * schedule, schedule)."
+        )
+    if min(features.item(), weight.item()) <= 0:
+        raise ValueError(
+            f"kernel_flow needs positive rates, got {features.item():g} for the features and {weight.item():g} for "
+            "the prototypes. To hold the prototypes nearly still, make their rate small."
+        )
+    return features / weight

@@ -1,0 +1,161 @@
+"""A kernel as something that multiplies, whatever it is made of; and what must hold of it.
+
+Matrix, function or linear operator: a solution asks for a few products, never for the entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.linear.path import CHUNK
+from unhinge.theory.linear.spectrum import Spectrum
+from unhinge.theory.targets import Targets
+from unhinge.theory.validation import check_alike, check_tensor
+
+__all__ = ["Coupling", "check_symmetric", "couple", "eigen", "kernel_kind", "multiply", "respond"]
+
+EPS = torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True)
+class Coupling:
+    r"""The target matrix :math:`M = A B^\top` as an action; for integer labels by class sums, nothing is C by n."""
+
+    targets: Targets
+    matrix: Tensor  # (C, r) float64, A
+
+    def gather(self, rows: Tensor) -> Tensor:
+        r""":math:`M H`, shape :math:`(C, q)` from :math:`(n, q)`."""
+        return self.matrix.to(rows) @ self.targets.reduce(rows)
+
+    def scatter(self, weight: Tensor) -> Tensor:
+        r""":math:`M^\top W`, shape :math:`(n, q)` from :math:`(C, q)`."""
+        return self.targets.expand(self.matrix.to(weight).mT @ weight)
+
+
+def couple(targets: Targets, spectrum: Spectrum) -> Coupling:
+    """The small factor of M from its modes, with the class weights and the exact gamma they carry."""
+    size = targets.reduce(torch.zeros(targets.size, 1, dtype=torch.float64, device=targets.labels.device)).shape[0]
+    eye = torch.eye(size, dtype=torch.float64)
+    rows, _ = spectrum.analyze(eye, torch.zeros(targets.num_classes, size, dtype=torch.float64))
+    _, matrix = spectrum.synthesize(rows, spectrum.sigma[spectrum.group, None] * rows)
+    return Coupling(targets, matrix.detach())
+
+
+def kernel_kind(kernel: Any, features: Tensor, new: int | None = None) -> str:
+    """``"example"`` for (n, n), ``"full"`` for (n p, n p); an operator without a shape says it by its `kind`.
+
+    A cross kernel has `new` rows (times p) instead of n.
+    """
+    if _has_shape(kernel):
+        size, dim = features.shape
+        name, letter, count = ("kernel", "n", size) if new is None else ("cross_kernel", "n'", new)
+        example, full, came = (count, size), (count * dim, size * dim), tuple(kernel.shape)
+        if came not in (example, full):
+            raise ValueError(
+                f"{name} must have shape ({letter}, n) = {example} or ({letter} p, n p) = {full}, got {came}. "
+                "A full kernel is indexed by features.reshape(-1): the p entries of one example are neighbors."
+            )
+        if isinstance(kernel, Tensor):
+            check_alike(**{"features": features, name: check_tensor(name, kernel, came)})
+        return "example" if came == example else "full"
+    if not callable(kernel):
+        raise ValueError(
+            f"kernel must be a tensor, a function of the features' shape or a linear operator, got "
+            f"{type(kernel).__name__}. Convert an array with torch.as_tensor(kernel)."
+        )
+    kind = getattr(kernel, "kind", "full")
+    if kind not in ("example", "full"):
+        raise ValueError(f'the kind of a kernel operator must be "example" or "full", got {kind!r}.')
+    return str(kind)
+
+
+def _has_shape(kernel: Any) -> bool:
+    """A tensor, or what multiplies arrays: a scipy LinearOperator, a sparse matrix."""
+    return hasattr(kernel, "shape") and hasattr(kernel, "__matmul__")
+
+
+def multiply(kernel: Any, rows: Tensor, size: int) -> Tensor:
+    """The product with rows (n, q), as rows (`size`, q)."""
+    if _has_shape(kernel):
+        asked = rows if kernel.shape[1] == len(rows) else rows.reshape(-1)
+        plain = asked if isinstance(kernel, Tensor) else asked.detach().cpu().numpy()
+        out = torch.as_tensor(kernel @ plain)
+    else:
+        out = _call(kernel, rows, size)
+    if not bool(torch.isfinite(out).all()):
+        raise ValueError("a product with the kernel is NaN or infinite; check the operator on a single example first.")
+    return out.to(rows).reshape(size, rows.shape[1])
+
+
+def _call(kernel: Callable[[Tensor], Any], rows: Tensor, size: int) -> Tensor:
+    """A function of rows, or of the same numbers in one vector."""
+    troubles = []
+    for asked in (rows, rows.reshape(-1)):
+        try:
+            out = torch.as_tensor(kernel(asked)).detach()
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            troubles.append(f"raised {type(error).__name__}: {error}")
+            continue
+        if out.numel() == size * rows.shape[1]:
+            return out
+        troubles.append(f"returned {tuple(out.shape)}")
+    raise ValueError(
+        f"the kernel must turn {tuple(rows.shape)} into {(size, rows.shape[1])}. It could be applied neither to rows "
+        f"(it {troubles[0]}) nor to one vector of {rows.numel()} numbers (it {troubles[1]})."
+    )
+
+
+def respond(kernel: Any, kind: str, coupling: Coupling, like: Tensor) -> Tensor:
+    r""":math:`K m`: how the features answer a unit of each prototype entry, shape (n, C) or (n p, C p), float64."""
+    (size, dim), classes = like.shape, coupling.targets.num_classes
+    if isinstance(kernel, Tensor):
+        # K m = (m^T K)^T by class sums over its rows, in double precision a block of columns at a time
+        blocks = kernel.detach().reshape(size, -1).split(max(1, CHUNK // size), dim=1)
+        gathered = torch.cat([coupling.gather(block.double()) for block in blocks], 1)
+        return gathered.reshape(-1, len(kernel)).mT
+    pulls = coupling.scatter(torch.eye(classes, dtype=torch.float64, device=like.device)).to(like)  # (n, C)
+    if kind == "example":
+        return multiply(kernel, pulls, size).double()
+    columns = []
+    for entry in range(classes * dim):
+        rows = torch.zeros_like(like)
+        rows[:, entry % dim] = pulls[:, entry // dim]
+        columns.append(multiply(kernel, rows, size).reshape(-1).double())
+    return torch.stack(columns, 1)
+
+
+def check_symmetric(name: str, matrix: Tensor, eps: float) -> None:
+    """Kernels are sums of many products, so the budget is a generous power of the precision they were summed in."""
+    largest = matrix.abs().max().item()
+    uneven = (matrix - matrix.mT).abs().max().item()
+    if uneven > eps ** (2 / 3) * largest:
+        raise ValueError(
+            f"{name} must be symmetric, but entries differ from their mirror image by up to {uneven:.3g} (largest "
+            f"entry {largest:.3g}). A kernel of gradients is J J^T; if this is rounding, pass (kernel + kernel.mT) / 2."
+        )
+
+
+def eigen(name: str, matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, descending, and eigenvectors of a matrix that must have none below 0; rounding-level ones are 0."""
+    check_symmetric(name, matrix, eps)
+    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    values, vectors = values.flip(0), vectors.flip(1)
+    size = values.abs().max()
+    if values[-1] < -(eps ** (2 / 3)) * size:
+        raise ValueError(
+            f"the kernel must be positive semidefinite, but {name} has the eigenvalue {values[-1].item():.6g} "
+            f"(largest: {values[0].item():.6g}). Pass a kernel of the form J J^T."
+        )
+    noise = 4 * len(values) * EPS * size
+    values = torch.where(values > noise, values, 0.0)
+    # values that differ by rounding only share one: otherwise a tie would break after a long time
+    opens = values.diff().abs() > noise
+    group = torch.nn.functional.pad(opens.cumsum(0), (1, 0))
+    members = torch.bincount(group).to(values)
+    return (torch.zeros_like(members).index_add(0, group, values) / members)[group], vectors

@@ -1,0 +1,1 @@
+"""Free features and prototypes: spectrum (labels), summary (start) and propagator (optimizer) meet in a path."""

@@ -1,0 +1,243 @@
+r"""Momentum in one eigenvalue: the response of ``torch.optim.SGD`` as a two-term recurrence  [eq: momentum].
+
+At a constant rate it is a power of one 2 x 2 step, taken through its two eigenvalues; the slow one is 1 + small, and
+small is found without cancellation, so that a trillion steps are as exact as ten.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.linear.products import ordered_products
+from unhinge.theory.linear.symbols import HUGE, log_abs1p, step_rates, until_rest
+from unhinge.theory.schedules import Constant, Shape
+from unhinge.theory.validation import check_steps
+
+__all__ = ["Momentum", "MomentumSymbol", "Roots"]
+
+
+@dataclass(frozen=True)
+class Roots:
+    """The eigenvalues of one step of the recurrence, for K values of the mode's eigenvalue."""
+
+    matrix: Tensor  # (K, 2, 2), the step
+    trace: Tensor  # (K,)
+    det: Tensor  # (K,)
+    slope: Tensor  # (K,), 2 - trace
+    square: Tensor  # (K,), discriminant
+    root: Tensor  # (K,), its square root, 0 for a complex pair
+    small: Tensor  # (K,), the larger eigenvalue minus 1
+
+    @property
+    def real(self) -> Tensor:
+        return self.square >= 0
+
+    @property
+    def mirrored(self) -> Tensor:
+        """Whether the other, negative, eigenvalue is the larger in modulus."""
+        return self.trace < 0
+
+    @property
+    def plain(self) -> Tensor:
+        return self.real & ~self.mirrored
+
+    @property
+    def lead(self) -> Tensor:
+        return torch.where(self.mirrored, (self.trace - self.root) / 2, 1 + self.small)
+
+    @property
+    def log_modulus(self) -> Tensor:
+        lead = torch.where(
+            self.mirrored, log_abs1p(self.lead - 1), torch.log1p(torch.where(self.plain, self.small, 0.0))
+        )
+        return torch.where(self.real, lead, torch.where(self.real, 1.0, self.det).log() / 2)
+
+    def power(self, steps: Tensor, z: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The first entry of matrix^steps (z, b), as (log, value), shape (*, K) each."""
+        j = steps[..., None].double()
+        swept = self.matrix[:, 0, 0] * z + self.matrix[:, 0, 1] * b  # the first entry after one step
+        odd = (steps % 2 == 1)[..., None]
+        value = torch.where(self.real, self._straight(j, odd, z, swept), self._turning(j, z, swept))
+        return j * self.log_modulus, value
+
+    def _straight(self, j: Tensor, odd: Tensor, z: Tensor, swept: Tensor) -> Tensor:
+        """Real eigenvalues: lead^j z + (lead^j - other^j) / (lead - other) (swept - lead z), over |lead|^j."""
+        lead = self.lead
+        safe = torch.where(self.real & (lead != 0), lead, 1.0)
+        gap = torch.where(self.real, torch.where(self.mirrored, -self.root, self.root), 0.0)
+        fall = torch.where(j == 0, 0.0, j * log_abs1p(-gap / safe))
+        flipped = odd & (gap / safe > 1)
+        drop = torch.where(flipped, 1 + torch.exp(fall), -torch.expm1(fall))
+        spread = torch.where(gap == 0, j / safe, drop / torch.where(gap == 0, 1.0, gap))
+        sign = torch.where(odd & (lead < 0), -1.0, 1.0)
+        return sign * (z + spread * (swept - lead * z))
+
+    def _turning(self, j: Tensor, z: Tensor, swept: Tensor) -> Tensor:
+        """A complex pair: a turn by the same angle in each step, over modulus^j."""
+        width = torch.where(self.real, 1.0, -self.square).sqrt()
+        angle = torch.atan2(width, self.trace)
+        return z * torch.cos(j * angle) + (2 * swept - self.trace * z) * torch.sin(j * angle) / width
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Options of ``torch.optim.SGD`` beyond its rate; a `decoupled` decay multiplies and stays out of the gradient."""
+
+    factor: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    decoupled: bool = False
+
+
+@dataclass(frozen=True)
+class MomentumSymbol:
+    r"""``torch.optim.SGD`` with momentum, in one eigenvalue.
+
+    Buffer :math:`b \leftarrow \mu b - (1-\tau)\omega z` (the first step: :math:`b = -\omega z`, undamped), then
+    :math:`z \leftarrow (1-\eta\varsigma) z - \eta b`, or with Nesterov
+    :math:`z \leftarrow (1-\eta\varsigma) z - \eta(\mu b - \omega z)`, where :math:`\varsigma` is a decoupled decay.
+    """
+
+    shape: Shape
+    options: Momentum
+    shrink: Tensor  # (), decoupled decay common to features and prototypes; 0 if coupled
+
+    def times(self, time: object) -> Tensor:
+        return check_steps(time)
+
+    def matrices(self, rate: Tensor, omega: Tensor) -> Tensor:
+        r"""One later step on :math:`(z, b)`, shape :math:`(\#rate, K, 2, 2)`."""
+        rate = rate[:, None]
+        fresh = (1 - self.options.dampening) * omega
+        keep = 1 - rate * self.shrink
+        if self.options.nesterov:
+            top = keep + rate * (omega + self.options.factor * fresh), -rate * self.options.factor**2
+        else:
+            top = keep + rate * fresh, -rate * self.options.factor
+        rows = [*top, -fresh, torch.full_like(fresh, self.options.factor)]
+        return torch.stack([row.expand(len(rate), len(omega)) for row in rows], -1).unflatten(-1, (2, 2))
+
+    def first(self, rate: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
+        """The state after the special first step from z = 1."""
+        push = 1 + self.options.factor if self.options.nesterov else 1.0
+        return 1 - rate * self.shrink + rate * push * omega, -omega
+
+    def values(self, time: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
+        """(log-scale, value) of the response at each time and eigenvalue, shape (*, K) each."""
+        time = until_rest(self.shape, time)
+        rate = self.shape.value(torch.zeros(1, dtype=torch.float64))[0]
+        z, b = self.first(rate, omega)
+        later = (time - 1).clamp(min=0)
+        if self.shape.settles == 0:
+            log, value = self.roots(rate, omega).power(later, z, b)
+        else:
+            log, product = ordered_products(
+                lambda start, stop: self.matrices(step_rates(self.shape, start + 1, stop + 1), omega),
+                later,
+                max(0, math.ceil(min(self.shape.settles, 2.0**62)) - 1),
+            )
+            value = product[..., 0, 0] * z + product[..., 0, 1] * b
+        started = (time > 0)[..., None]
+        return torch.where(started, log, 0.0), torch.where(started, value, 1.0)
+
+    def oscillates(self, base: Tensor) -> bool:
+        """Whether the response to `base` turns at the last rate instead of growing or decaying."""
+        floor = self.shape.floor if math.isfinite(self.shape.floor) else 0.0
+        matrix = self.matrices(torch.full((1,), floor, dtype=torch.float64), base.detach()[None])[0, 0]
+        trace, det = matrix.trace(), matrix.det()
+        return bool(trace**2 < 4 * det) or bool(trace < 0)
+
+    def roots(self, rate: Tensor, omega: Tensor) -> Roots:
+        """The two eigenvalues of a later step, from the coefficients of its characteristic polynomial around 1."""
+        matrix = self.matrices(rate[None], omega)[0]
+        trace = matrix[:, 0, 0] + self.options.factor
+        det = matrix[:, 0, 0] * self.options.factor - matrix[:, 0, 1] * matrix[:, 1, 0]
+        at_one = (1 - self.options.factor) * rate * self.shrink - rate * self._pull * omega
+        slope = 2 - trace
+        square = slope**2 - 4 * at_one
+        root = torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
+        small = torch.where(slope > 0, -2 * at_one / (slope + root).clamp(min=1e-300), (root - slope) / 2)
+        return Roots(matrix, trace, det, slope, square, root, small)
+
+    @property
+    def _pull(self) -> float:
+        """What a steady gradient moves, per unit of rate and before 1 / (1 - momentum)."""
+        fresh = 1 - self.options.dampening
+        return 1 - self.options.factor + self.options.factor * fresh if self.options.nesterov else fresh
+
+    @property
+    def _push(self) -> float:
+        """How the trace of a step depends on rate times eigenvalue."""
+        fresh = 1 - self.options.dampening
+        return 1 + self.options.factor * fresh if self.options.nesterov else fresh
+
+    def log(self, time: Tensor, base: Tensor) -> Tensor:
+        return self.values(time, base[None])[0][..., 0]
+
+    def factors(self, time: Tensor, base: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:
+        reference = self.values(time, base.expand(gap.shape))[0]
+        log, value = self.values(time, base - gap)
+        if self.shape.settles > 0:
+            return log - reference, value
+        # a constant rate: the difference of the two leading roots directly, however small the gap
+        rate = self.shape.value(torch.zeros(1, dtype=torch.float64))[0]
+        one, two = self.roots(rate, base.expand(gap.shape)), self.roots(rate, base - gap)
+        apart = rate * gap * (self._pull + self._push * two.small) / (one.small + two.small + one.slope)
+        direct = (time - 1).clamp(min=0)[..., None] * torch.log1p(torch.where(one.plain, -apart / (1 + one.small), 0.0))
+        return torch.where(one.plain & two.plain, direct, log - reference), value
+
+    def slope(self, time: Tensor, base: Tensor) -> Tensor:
+        # only asked where two eigenvalues coincide; the response is a polynomial, so a symmetric difference is safe
+        width = 1e-5 / (1 + time.max().double() if time.numel() else 1.0)
+        log, value = self.values(time, base)
+        up_log, up = self.values(time, base + width)
+        down_log, down = self.values(time, base - width)
+        return (up * torch.exp(up_log - log) - down * torch.exp(down_log - log)) / (2 * width * value)
+
+    def bias(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+        time = until_rest(self.shape, time)
+        coupled = not self.options.decoupled
+        eta = rate.reshape(1, 1)
+
+        def step(rates: Tensor, fresh: float, first: bool) -> Tensor:
+            """One step on (bias, buffer, 1) with gradient decay * bias - 1 (or -1 alone if decoupled)."""
+            pull = decay if coupled else torch.zeros_like(decay)
+            keep = 1 - rates * (0.0 if coupled else decay)
+            mu = 0.0 if first else self.options.factor
+            zero, one = torch.zeros_like(rates), torch.ones_like(rates)
+            buffer = [fresh * pull * one, mu * one, -fresh * one]
+            if self.options.nesterov:
+                used = [
+                    pull * one + self.options.factor * buffer[0],
+                    self.options.factor * buffer[1],
+                    -one + self.options.factor * buffer[2],
+                ]
+            else:
+                used = buffer
+            top = [keep - rates * used[0], -rates * used[1], -rates * used[2]]
+            rows = [*top, *buffer, zero, zero, one]
+            return torch.stack(rows, -1).unflatten(-1, (3, 3))
+
+        def later(start: int, stop: int) -> Tensor:
+            return step(step_rates(self.shape, start + 1, stop + 1)[:, None] * eta, 1 - self.options.dampening, False)
+
+        settles = max(0, math.ceil(min(self.shape.settles, 2.0**62)) - 1)
+        log, product = ordered_products(later, (time - 1).clamp(min=0), settles)
+        start = step(step_rates(self.shape, 0, 1)[:, None] * eta, 1.0, True)[0, 0]
+        whole = torch.exp(log.clamp(max=HUGE))[..., 0, None, None] * (product[..., 0, :, :] @ start)
+        started = time > 0
+        keep = torch.where(started, whole[..., 0, 0], 1.0)
+        push = torch.where(started, whole[..., 0, 2], 0.0)
+        return keep, push
+
+    def fall(self, base: Tensor, gap: Tensor, lr: Tensor) -> Tensor:
+        return self.growth(base - gap, lr) - self.growth(base.expand(gap.shape), lr)
+
+    def growth(self, base: Tensor, lr: Tensor) -> Tensor:
+        omega = base.reshape(-1) * lr
+        steady = MomentumSymbol(Constant(), self.options, self.shrink * lr)
+        return steady.roots(torch.ones((), dtype=torch.float64), omega).log_modulus.reshape(base.shape)

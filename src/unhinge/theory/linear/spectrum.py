@@ -1,0 +1,345 @@
+r"""The singular modes of the target matrix :math:`M = \frac1n((1+\gamma) Q - \gamma \mathbf 1 \mathbf 1^\top)`.
+
+With :math:`Q = B R` (see :mod:`unhinge.theory.targets`), :math:`M = A B^\top` for the small matrix
+:math:`A = \frac1n E R^\top`, :math:`E = (1+\gamma) I - \gamma\mathbf 1\mathbf 1^\top`  [eq: reduced-target]. A mode
+pairs a direction :math:`v_k` among the reduced features with a direction :math:`u_k` among the prototypes, coupled by
+:math:`\sigma_k`. Modes with equal :math:`\sigma` form a *group*: time treats them alike, so they are kept as one block
+of rows and one scalar. The last group, of :math:`\sigma = 0`, is all that the targets do not touch.
+
+Integer labels need no SVD: classes of equal count share a group (their differences), and one secular equation in the
+distinct counts gives the rest. Balanced labels are its corner with one distinct count: two groups in closed form.
+Knows nothing of features or time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.linear.secular import EXACT_DIGITS, SecularRoots, exact_root, solve_secular
+
+__all__ = ["Gamma", "HardSpectrum", "SoftSpectrum", "Spectrum", "hard_spectrum", "soft_spectrum"]
+
+EPS = torch.finfo(torch.float64).eps
+
+
+@dataclass(frozen=True)
+class Gamma:
+    r""":math:`\gamma` with what depends on it alone, exact near its special values  [eq: nu].
+
+    :math:`\nu = ((C-1)\gamma - 1) / (1+\gamma)` is minus the ratio of the two balanced singular values: -1 at
+    :math:`\gamma = 0`, 0 at :math:`1/(C-1)`, 1 at :math:`2/(C-2)`. A float that equals one of these fractions when
+    rounded is taken to mean the fraction.
+    """
+
+    value: Tensor  # ()
+    nu: Tensor  # ()
+    above: Tensor  # (), nu + 1
+    below: Tensor  # (), nu - 1
+    exact: Decimal
+
+    @property
+    def growth(self) -> Tensor:
+        return 1 + self.value
+
+
+def as_gamma(value: Tensor, num_classes: int) -> Gamma:
+    """Values from exact arithmetic, so that no difference is lost to rounding; slopes from autograd."""
+    plain = value.item()
+    with localcontext() as context:
+        context.prec = EXACT_DIGITS
+        exact = Decimal(plain)
+        if plain == 1 / (num_classes - 1):
+            exact = Decimal(1) / (num_classes - 1)
+        elif num_classes > 2 and plain == 2 / (num_classes - 2):
+            exact = Decimal(2) / (num_classes - 2)
+        nu = ((num_classes - 1) * exact - 1) / (1 + exact)
+        tiny = Decimal(10) ** (4 - EXACT_DIGITS)
+        values = [float(x) if abs(x) > tiny else 0.0 for x in (nu, nu + 1, nu - 1)]
+    slope = ((num_classes - 1) * value - 1) / (1 + value)
+    moving = slope - slope.detach()
+    return Gamma(value, values[0] + moving, values[1] + moving, values[2] + moving, exact)
+
+
+@dataclass(frozen=True)
+class HardSpectrum:
+    """Integer labels: one group of differences per tied count, one row per root of the secular equation."""
+
+    sigma: Tensor  # (G,), signed; the last is 0
+    group: Tensor  # (rows,) int64, the group of each row
+    level: Tensor  # (C,) int64, which distinct count a class has
+    tied: Tensor  # classes that share their count with another
+    multiplicity: Tensor  # (T,) float64
+    left: Tensor  # (T, T), columns u_k on the levels
+    right: Tensor  # (T, T), columns v_k on the levels
+    poles: Tensor  # (P,) int64, the level of each tied group
+    beta: Tensor  # (T,), scaled to a maximum of 1
+    roots: SecularRoots
+    unit: Tensor  # (), sigma^2 of beta = 1
+    exact: ExactSquares
+
+    def analyze(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Coordinates of the reduced features and of the prototypes, one row per row of `group`."""
+        return self._split(rows, self.right), self._split(weight, self.left)
+
+    def synthesize(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse of :meth:`analyze`; leading axes pass through."""
+        return self._join(x, self.right), self._join(y, self.left)
+
+    def untouched(self, weight: Tensor) -> Tensor | None:
+        """The part of the prototypes outside all modes: none."""
+        return None
+
+    def read_out(self) -> Tensor:
+        r"""Prototypes minus their mean from coordinates, shape :math:`(C, rows)`."""
+        eye = torch.eye(len(self.group), dtype=torch.float64)
+        matrix = self._join(eye, self.left)
+        if len(self.beta) == 1:  # the one root moves all prototypes alike
+            matrix[:, len(self.tied) :] = 0
+        return matrix - matrix.mean(0)
+
+    def square_gap(self, ref: int) -> Tensor:
+        r""":math:`\sigma_r^2 - \sigma_k^2` for all groups, each to full relative accuracy."""
+        ties, size = len(self.poles), len(self.beta)
+        distance = self.roots.distance
+        if ref < ties:
+            pole = self.poles[ref]
+            parts = [self.beta[pole] - self.beta[self.poles], distance[:, pole], self.beta[pole, None]]
+        elif ref < ties + size:
+            root = ref - ties
+            parts = [-distance[root, self.poles], self.roots.difference(root), self.roots.tau[root, None]]
+        else:
+            parts = [-self.beta[self.poles], -self.roots.tau, self.beta.new_zeros(1)]
+        return self.unit * torch.cat(parts)
+
+    def excess(self, ref: int, product: Tensor, decays: tuple[Tensor, Tensor]) -> Tensor:
+        r""":math:`\sigma_r^2 - \lambda_1\lambda_2`, in exact arithmetic where the two nearly cancel."""
+        plain = self.sigma[ref] ** 2 - product
+        if plain.item() > 0.5 * product.item() or plain.item() < -0.5 * product.item():
+            return plain
+        ties = len(self.poles)
+        square = self.exact.pole(int(self.poles[ref])) if ref < ties else None
+        if square is None:
+            square = self.exact.root(ref - ties, self.roots.tau[ref - ties].item())
+        with localcontext() as context:
+            context.prec = EXACT_DIGITS
+            value = square - Decimal(decays[0].item()) * Decimal(decays[1].item())
+        return plain - plain.detach() + float(value)
+
+    def _split(self, rows: Tensor, basis: Tensor) -> Tensor:
+        level, many = self.level.to(rows.device), self.multiplicity.to(rows)[:, None]
+        means = rows.new_zeros(len(self.beta), rows.shape[-1]).index_add(0, level, rows) / many
+        tied = self.tied.to(rows.device)
+        differences = rows[tied] - means[level[tied]]
+        return torch.cat([differences, basis.to(rows).mT @ (means * many.sqrt())])
+
+    def _join(self, rows: Tensor, basis: Tensor) -> Tensor:
+        level, many = self.level.to(rows.device), self.multiplicity.to(rows)[:, None]
+        ties = len(self.tied)
+        means = (basis.to(rows) / many.sqrt()) @ rows[..., ties:, :]
+        full = means.index_select(-2, level)
+        return full.index_add(-2, self.tied.to(rows.device), rows[..., :ties, :].to(full))
+
+
+@dataclass(frozen=True)
+class SoftSpectrum:
+    """Soft labels: a thin SVD; singular values that differ by rounding only share a group."""
+
+    sigma: Tensor  # (G,); the last is 0
+    group: Tensor  # (rows,)
+    left: Tensor  # (C, rows)
+    right: Tensor  # (r, rows)
+
+    def analyze(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return self.right.to(rows).mT @ rows, self.left.to(weight).mT @ weight
+
+    def synthesize(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self.right.to(x) @ x, self.left.to(y) @ y
+
+    def untouched(self, weight: Tensor) -> Tensor | None:
+        left = self.left.to(weight)
+        return None if left.shape[0] == left.shape[1] else weight - left @ (left.mT @ weight)
+
+    def read_out(self) -> Tensor:
+        return self.left - self.left.mean(0)
+
+    def square_gap(self, ref: int) -> Tensor:
+        return (self.sigma[ref] - self.sigma) * (self.sigma[ref] + self.sigma)
+
+    def excess(self, ref: int, product: Tensor, decays: tuple[Tensor, Tensor]) -> Tensor:
+        plain = self.sigma[ref] ** 2 - product
+        size, root = self.sigma[ref].detach().abs(), product.detach().sqrt()
+        return plain - plain.detach() + (size - root) * (size + root)
+
+
+Spectrum = HardSpectrum | SoftSpectrum
+
+
+@dataclass(frozen=True)
+class ExactSquares:
+    r"""Squared singular values to 50 digits, for the one place where double precision is not enough: a decay at,
+    or next to, its critical value."""
+
+    gamma: Gamma
+    num_classes: int
+    beta: list[Decimal]
+    multiplicity: list[int]
+    norm: Decimal
+
+    def pole(self, level: int) -> Decimal:
+        return self._scaled(self.beta[level])
+
+    def root(self, index: int, tau: float) -> Decimal:
+        with localcontext() as context:
+            context.prec = EXACT_DIGITS
+            nu = ((self.num_classes - 1) * self.gamma.exact - 1) / (1 + self.gamma.exact)
+            top = max(self.beta)
+            if len(self.beta) == 1:
+                return self._scaled(top * nu * nu)
+            scaled = [pole / top for pole in self.beta]
+            return self._scaled(top * exact_root(tau, scaled, self.multiplicity, nu))
+
+    def _scaled(self, tau: Decimal) -> Decimal:
+        with localcontext() as context:
+            context.prec = EXACT_DIGITS
+            return (1 + self.gamma.exact) ** 2 * tau / self.norm**2
+
+
+def hard_spectrum(counts: Tensor, gamma: Gamma, class_weight: Tensor | str | None) -> HardSpectrum:
+    r"""Modes for integer labels with class counts :math:`n_c` and class weights :math:`a_c`."""
+    size, beta_all, beta_exact, norm, norm_exact = _class_strengths(counts, class_weight)
+    level, beta, members = _levels(beta_all)
+    multiplicity = torch.bincount(level, minlength=len(beta)).double()
+    top = beta[0].clone()
+    rho = gamma.below * gamma.above / size
+    roots = solve_secular(beta / top, multiplicity, rho, gamma.nu)
+    scale = gamma.growth * top.sqrt() / norm
+    signed_roots, left, right = _vectors(roots, beta / top, multiplicity, gamma, size)
+    poles = (multiplicity >= 2).nonzero().flatten()
+    tied = (multiplicity[level] >= 2).nonzero().flatten()
+    tie_group = torch.full((len(beta),), -1).index_copy(0, poles, torch.arange(len(poles)))
+    group = torch.cat([tie_group[level[tied]], len(poles) + torch.arange(len(beta))])
+    sigma = torch.cat([scale * (beta[poles] / top).sqrt(), scale * signed_roots, beta.new_zeros(1)])
+    exact = ExactSquares(gamma, size, [beta_exact[i] for i in members], [int(m) for m in multiplicity], norm_exact)
+    return HardSpectrum(sigma, group, level, tied, multiplicity, left, right, poles, beta / top, roots, scale**2, exact)
+
+
+def _class_strengths(
+    counts: Tensor, class_weight: Tensor | str | None
+) -> tuple[int, Tensor, list[Decimal], Tensor, Decimal]:
+    r""":math:`\beta_c = a_c^2 n_c` and the total weight :math:`\sum_c a_c n_c`, in doubles and exactly."""
+    numbers = [int(count) for count in counts]
+    with localcontext() as context:
+        context.prec = EXACT_DIGITS
+        if isinstance(class_weight, str):  # "sqrt": a_c = n_c^(-1/2) up to a factor that cancels
+            beta = [Decimal(1)] * len(numbers)
+            norm = sum((Decimal(n).sqrt() for n in numbers), Decimal(0))
+        else:
+            share = [1.0] * len(numbers) if class_weight is None else class_weight.tolist()
+            weights = [Decimal(a) for a in share]
+            beta = [a * a * n for a, n in zip(weights, numbers, strict=True)]
+            norm = sum((a * n for a, n in zip(weights, numbers, strict=True)), Decimal(0))
+        plain = torch.tensor([float(b) for b in beta], dtype=torch.float64)
+        return len(numbers), plain, beta, torch.tensor(float(norm), dtype=torch.float64), norm
+
+
+def _levels(beta: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+    """Distinct values, descending; weights that meant equality but were rounded count as equal."""
+    order = torch.argsort(beta, descending=True, stable=True)
+    ranked = beta[order]
+    opens = torch.cat([torch.tensor([True]), ranked[1:] < ranked[:-1] * (1 - 16 * EPS)])
+    level = torch.empty_like(order)
+    level[order] = torch.cumsum(opens, 0) - 1
+    members = order[opens].tolist()
+    return level, ranked[opens], members
+
+
+def _vectors(
+    roots: SecularRoots, beta: Tensor, multiplicity: Tensor, gamma: Gamma, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Signed square roots of the :math:`\tau_k` and the singular vectors on the levels  [eq: secular-vectors].
+
+    :math:`v_t \propto \sqrt{m_t \beta_t} / (\beta_t - \tau)` and
+    :math:`u_t \propto \sqrt{m_t}\,(\tau / (\beta_t - \tau) + \nu / (\nu - 1))`, both multiplied by :math:`\varrho`,
+    which keeps them regular where it vanishes. The last root vanishes with :math:`\nu`; it is written as :math:`\nu`
+    times a positive factor, so that its singular value keeps a sign and its relative accuracy.
+    """
+    nu, weight = gamma.nu, multiplicity.sqrt()
+    right = weight * beta.sqrt() * roots.pull  # (T, T), a row per root
+    left = weight * (roots.tau[:, None] * roots.pull + nu * gamma.above / num_classes)
+    signed = roots.tau.clamp(min=0).sqrt() if not roots.tau.requires_grad else _safe_sqrt(roots.tau)
+    if not roots.above or len(beta) == 1:
+        spread = -(multiplicity * roots.pull[-1]).sum()
+        last = -nu / spread.sqrt()
+        last_left = -weight * (roots.pull[-1] * nu / spread + gamma.above / num_classes)
+        signed = torch.cat([signed[:-1], last[None]])
+        left = torch.cat([left[:-1], last_left[None]])
+    left = left / left.norm(dim=1, keepdim=True)
+    right = right / right.norm(dim=1, keepdim=True)
+    return signed, left.mT, right.mT
+
+
+def _safe_sqrt(x: Tensor) -> Tensor:
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
+
+
+def soft_spectrum(factor: Tensor, gamma: Gamma, class_weight: Tensor | None) -> SoftSpectrum:
+    r"""Modes for soft labels with triangular factor :math:`R`."""
+    num_classes = factor.shape[1]
+    mass = factor.mT @ factor.sum(1)  # Q^T 1, since the rows of Q sum to 1
+    weight = torch.ones_like(mass) if class_weight is None else class_weight
+    weighted = weight[:, None] * factor.mT
+    centered = weighted - weighted.mean(0)
+    # E = (1 + gamma)(I - 11^T / C) - (1 + gamma) nu 11^T / C: exactly centred at gamma = 1/(C-1)
+    small = gamma.growth / (weight @ mass) * (centered - gamma.nu * weighted.mean(0).expand_as(weighted))
+    left, sigma, right = _ThinSVD.apply(small)  # type: ignore[no-untyped-call]
+    group, level = _clusters(sigma.detach(), num_classes)
+    members = torch.bincount(group).double()
+    merged = torch.zeros(len(level), dtype=torch.float64).index_add(0, group, sigma) / members
+    zero = merged.detach() <= 4 * num_classes * EPS * merged.detach().max()
+    merged = torch.where(zero, merged - merged.detach(), merged)
+    return SoftSpectrum(torch.cat([merged, merged.new_zeros(1)]), group, left, right)
+
+
+def _clusters(sigma: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    tolerance = 4 * num_classes * EPS * sigma[0]
+    opens = torch.cat([torch.tensor([True]), sigma[:-1] - sigma[1:] > tolerance])
+    return torch.cumsum(opens, 0) - 1, sigma[opens]
+
+
+class _ThinSVD(torch.autograd.Function):
+    """A thin SVD whose gradient stays finite at ties.
+
+    The vectors inside a tied group turn freely and drop out of every answer, so their mutual terms are set to zero;
+    torch's own gradient divides by the zero gap.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        left, sigma, right = torch.linalg.svd(matrix, full_matrices=False)
+        ctx.save_for_backward(left, sigma, right)
+        return left, sigma, right.mT.contiguous()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_left: Tensor, d_sigma: Tensor, d_right: Tensor) -> Tensor:
+        left, sigma, right = ctx.saved_tensors
+        right = right.mT
+        gap = (sigma - sigma[:, None]) * (sigma + sigma[:, None])
+        distinct = gap.abs() > 16 * len(sigma) * EPS * sigma[0] ** 2
+        inverse = torch.where(distinct, 1 / torch.where(distinct, gap, 1.0), 0.0)
+        present = sigma > 16 * len(sigma) * EPS * sigma[0]
+        reciprocal = torch.where(present, 1 / torch.where(present, sigma, 1.0), 0.0)
+        turn_left = left.mT @ d_left
+        turn_right = right.mT @ d_right
+        core = (inverse * (turn_left - turn_left.mT)) * sigma
+        core = core + sigma[:, None] * (inverse * (turn_right - turn_right.mT))
+        core = core + torch.diag(d_sigma)
+        outside_left = (d_left - left @ turn_left) * reciprocal
+        outside_right = (d_right - right @ turn_right) * reciprocal
+        return left @ core @ right.mT + outside_left @ right.mT + left @ outside_right.mT

@@ -1,0 +1,1 @@
+"""Minibatch SGD: the mean path and its second moments."""

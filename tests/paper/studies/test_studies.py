@@ -1,0 +1,240 @@
+"""Studies of trained networks: which cells, how orderings are judged, and a sweep that is interrupted and goes on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from unhinge.paper.catalogue import choose, list_studies
+from unhinge.paper.report import write_report
+from unhinge.paper.studies import run as study_run_module
+from unhinge.paper.studies.cell import Cell, Task
+from unhinge.paper.studies.printed import LONG_TAILED, OOD
+from unhinge.paper.studies.run import reproduce_studies
+from unhinge.paper.studies.study import Ordering, Study, StudyResult, judge, mean_and_spread
+from unhinge.training import Recipe
+
+TINY = Recipe(epochs=2, batch=256, width=4, lr=0.05)
+# every remaining figure and table of the paper, by its label
+LABELS = (
+    "classification-results",
+    "fig:cifar-10-accuracy",
+    "fig:cifar-100-accuracy",
+    "fig:imagenet-100-accuracy",
+    "tab:lt-cifar",
+    "tab:imbalanced-cifar-10",
+    "tab:imbalanced-cifar-100",
+    "fig:ece-lt-cifar10",
+    "fig:ece-lt-cifar100",
+    "tab:ood-cifar-unhinged",
+    "tab:ood-cifar",
+    "fig:cifar10-ood-energy-score",
+    "fig:ood-softmax-score",
+    "fig:ood-energy-score",
+    "fig:ood-feat-norm",
+    "ce-fsm-asm-cifar10",
+    "ce-fsm-asm-cifar100",
+    "imagenet100",
+    "fig:collapse-of-unhinged",
+)
+
+
+def tiny(scale: str) -> list[Cell]:
+    paper = (("accuracy", 50.0),)
+    return [
+        Cell("CE", "digits", TINY, paper=paper),
+        Cell("UL", "digits", replace(TINY, loss="unhinged", head="pal", radius=5.0)),
+    ]
+
+
+STUDY = Study(
+    "beyond-gamma",
+    None,
+    "a tiny study",
+    "table",
+    tiny,
+    ("accuracy", "ece"),
+    (Ordering("above", "UL", "CE"),),
+    seeds={"quick": 2, "small": 2, "paper": 2},
+)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_every_trained_figure_and_table_is_known_by_its_label(label: str):
+    figures, studies = choose([label])
+    assert not figures
+    assert studies
+
+
+@pytest.mark.parametrize("study", list_studies(), ids=lambda study: study.id)
+@pytest.mark.parametrize("scale", ["quick", "small", "paper"])
+def test_cells_are_whole_and_orderings_speak_of_rows_there_are(study: Study, scale: str):
+    cells = study.cells(scale)
+    assert cells
+    assert len({(cell.row, cell.column) for cell in cells}) == len(cells)
+    rows, columns = {cell.row for cell in cells}, {cell.column for cell in cells}
+    for ordering in study.orderings:
+        assert {ordering.better, ordering.worse} <= rows
+        assert ordering.column is None or ordering.column in columns
+    if scale == "quick":
+        assert {cell.recipe.data for cell in cells} == {"digits"}
+
+
+def test_the_paper_scale_has_the_papers_settings():
+    (study,) = choose(["long-tailed-cifar10"])[1]
+    for cell in study.cells("paper"):
+        recipe = cell.recipe
+        assert (recipe.model, recipe.epochs, recipe.batch, recipe.lr) == ("resnet18", 200, 256, 0.1)
+        assert (recipe.momentum, recipe.weight_decay) == (0.9, 5e-4)
+    by_name = {(cell.row, cell.column): cell for cell in study.cells("paper")}
+    assert by_name["UL, λ=5e-7", "ρ=50"].recipe.feature_penalty == pytest.approx(5e-7)
+    assert by_name["UL, λ=5e-7", "ρ=50"].recipe.imbalance == "exp:50"
+    assert dict(by_name["UL, λ=5e-7", "ρ=50"].paper) == {"accuracy": 79.54}
+    assert by_name["CE", "ρ=1"].recipe.imbalance is None
+
+
+def test_a_smaller_batch_keeps_the_penalty_per_example():
+    (study,) = choose(["long-tailed-cifar10"])[1]
+    small = {(cell.row, cell.column): cell.recipe for cell in study.cells("small")}
+    assert small["CE, λ=5e-5", "ρ=100"].feature_penalty * small["CE", "ρ=100"].batch == pytest.approx(5e-5 * 256)
+
+
+def test_the_numbers_of_the_paper_have_one_entry_per_cell():
+    assert all(len(row) == 5 for table in LONG_TAILED.values() for row in table.values())
+    assert all(len(metric) == 3 for table in OOD.values() for row in table.values() for metric in row)
+
+
+def fake(better: list[float], worse: list[float]) -> StudyResult:
+    measured = {("UL", "digits", seed): {"accuracy": value, "seconds": 1.0} for seed, value in enumerate(better)}
+    measured |= {("CE", "digits", seed): {"accuracy": value, "seconds": 1.0} for seed, value in enumerate(worse)}
+    return StudyResult(STUDY, "quick", tiny("quick"), range(max(len(better), len(worse))), measured)
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "verdict"),
+    [
+        ([0.91, 0.92, 0.93], [0.80, 0.81, 0.82], "confirmed"),
+        ([0.80, 0.81, 0.82], [0.91, 0.92, 0.93], "not confirmed"),
+        ([0.80, 0.85, 0.95], [0.79, 0.86, 0.93], "undecided"),
+        ([0.95], [0.80], "undecided"),
+        ([0.9, 0.9], [0.8, 0.8], "undecided"),
+    ],
+)
+def test_orderings_are_judged_by_welchs_test(better: list[float], worse: list[float], verdict: str):
+    (found,) = judge(fake(better, worse), Ordering("above", "UL", "CE"))
+    assert found.verdict == verdict
+    assert found.difference == pytest.approx(sum(better) / len(better) - sum(worse) / len(worse))
+    if found.p_value is not None:
+        assert found.p_value == pytest.approx(stats.ttest_ind(better, worse, equal_var=False).pvalue)
+
+
+def test_lower_may_be_better():
+    (found,) = judge(fake([0.1, 0.11], [0.5, 0.52]), Ordering("lower", "UL", "CE", larger=False))
+    assert found.difference > 0
+
+
+def test_the_spread_of_one_seed_is_unknown():
+    assert math.isnan(mean_and_spread([0.5])[1])
+    assert all(math.isnan(number) for number in mean_and_spread([]))
+
+
+def test_a_sweep_runs_what_is_missing_and_never_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[int, int]] = []
+    (first,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=1, tell=lambda d, t, _: seen.append((d, t)))
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+    assert set(first.measured) == {("CE", "digits", 0), ("UL", "digits", 0)}
+
+    def never(_: object) -> None:
+        raise AssertionError("ran again")
+
+    monkeypatch.setattr(study_run_module, "follow", never)
+    (again,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+    assert again.measured == first.measured
+
+    # a second seed finds the first one's runs, and its own fail: said, and nothing lost
+    (more,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=2)
+    assert set(more.measured) == set(first.measured)
+    assert len(more.failures) == 2
+    assert "ran again" in more.failures[0]
+    recipe = json.loads((tmp_path / "beyond-gamma" / "recipe.json").read_text())
+    assert (recipe["runs"], recipe["runs_wanted"]) == (2, 4)
+
+    page = write_report(tmp_path).read_text()
+    assert "2 of 4 runs are still to be made" in page
+    assert "ran again" in page
+
+
+def test_the_table_has_the_papers_number_and_ours(tmp_path: Path):
+    (result,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+    with (tmp_path / "beyond-gamma" / "table.csv").open(newline="") as file:
+        rows = {(row["row"], row["quantity"]): row for row in csv.DictReader(file)}
+    assert float(rows["CE", "accuracy"]["paper"]) == 50.0
+    assert float(rows["CE", "accuracy"]["ours"]) == pytest.approx(
+        100 * result.values("CE", "digits", "accuracy")[0], abs=1e-4
+    )
+    assert rows["UL", "accuracy"]["paper"] == ""
+    assert {row["scale"] for row in rows.values()} == {"quick"}
+    assert (tmp_path / "beyond-gamma" / "figure.png").stat().st_size > 1000
+    assert "(50.00)" in (tmp_path / "beyond-gamma" / "table.md").read_text()
+
+
+def test_studies_that_share_a_network_share_its_run(tmp_path: Path):
+    other = replace(STUDY, id="collapse", claim="the same networks")
+    told: list[int] = []
+    reproduce_studies([STUDY, other], "quick", tmp_path, seeds=1, tell=lambda done, total, _: told.append(total))
+    assert told[0] == 2
+
+
+def test_a_run_measured_on_unknown_images_serves_the_studies_that_do_not_ask(tmp_path: Path):
+    unknown = replace(STUDY, id="collapse", cells=lambda scale: [replace(cell, ood="patches") for cell in tiny(scale)])
+    told: list[str] = []
+    plain, full = reproduce_studies([STUDY, unknown], "quick", tmp_path, seeds=1, tell=lambda *now: told.append(now[2]))
+    assert len(told) == 3  # what was found, and two runs for four cells
+    assert all(name.endswith("-patches") for name in told[1:])
+    assert plain.measured == full.measured
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=1, tell=lambda *now: told.append(str(now[:2])))
+    assert told[3:] == ["(2, 2)"]
+
+
+def test_every_cell_gets_a_first_number_before_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    order: list[int] = []
+
+    def follow(task: Task) -> dict[str, object]:
+        order.append(task.recipe.seed)
+        return {"recipe": asdict(task.recipe), "stopped": "at once", "seconds": 0.0}
+
+    monkeypatch.setattr(study_run_module, "follow", follow)
+    monkeypatch.setattr(study_run_module, "draw_study", lambda *_: None)
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=2)
+    assert order == [0, 0, 1, 1]
+
+
+def test_every_run_of_the_folder_stands_in_one_table(tmp_path: Path):
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+    only = replace(STUDY, id="collapse", cells=lambda scale: [replace(tiny(scale)[0], ood="patches")])
+    (tmp_path / "runs" / "broken.json").write_text("{")
+    reproduce_studies([only], "quick", tmp_path, seeds=1)
+    with (tmp_path / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3  # both of the first study, though the second asked for another
+    assert {row["loss"] for row in rows} == {"ce", "unhinged"}
+    assert "lr" not in rows[0]  # the same everywhere
+    assert sum(bool(row["energy_auroc"]) for row in rows) == 1
+    for row in rows:
+        kept = json.loads((tmp_path / "runs" / f"{row['run']}.json").read_text())
+        assert float(row["accuracy"]) == kept["accuracy"]
+
+
+def test_collecting_trains_nothing(tmp_path: Path):
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+    (found,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=3, train=False)
+    assert {seed for _, _, seed in found.measured} == {0}
+    recipe = json.loads((tmp_path / "beyond-gamma" / "recipe.json").read_text())
+    assert (recipe["runs"], recipe["runs_wanted"]) == (2, 6)
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 2
