@@ -243,7 +243,9 @@ def _simplex(basis: Tensor) -> Tensor:
     steps = basis / (k * (k + 1)).sqrt()
     vertices = torch.cat([steps.flip(0).cumsum(0).flip(0), torch.zeros_like(basis[:1])])
     vertices[1:] -= k * steps
-    return vertices * math.sqrt((size + 1) / size)
+    # Scaling by sqrt((d + 1) / d) would be the same but for an eps that depends on the processor's LAPACK and that a
+    # line shows: its two points are to be exactly -1 and 1.
+    return torch.nn.functional.normalize(vertices, dim=1)
 
 
 def _polygon(classes: int, generator: torch.Generator | None) -> Tensor:

@@ -130,29 +130,35 @@ def respond(kernel: Any, kind: str, coupling: Coupling, like: Tensor) -> Tensor:
     return torch.stack(columns, 1)
 
 
-def check_symmetric(name: str, matrix: Tensor, eps: float) -> None:
-    """Kernels are sums of many products, so the budget is a generous power of the precision they were summed in."""
+def check_symmetric(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -> None:
+    """Kernels are sums of many products, so the budget is a generous power of the precision they were summed in.
+
+    Entries below `floor` are what is left of terms that cancel; their signs mean nothing.
+    """
     largest = matrix.abs().max().item()
     uneven = (matrix - matrix.mT).abs().max().item()
-    if uneven > eps ** (2 / 3) * largest:
+    if uneven > max(floor, eps ** (2 / 3) * largest):
         raise ValueError(
             f"{name} must be symmetric, but entries differ from their mirror image by up to {uneven:.3g} (largest "
             f"entry {largest:.3g}). A kernel of gradients is J J^T; if this is rounding, pass (kernel + kernel.mT) / 2."
         )
 
 
-def eigen(name: str, matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, descending, and eigenvectors of a matrix that must have none below 0; rounding-level ones are 0."""
-    check_symmetric(name, matrix, eps)
+def eigen(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, descending, and eigenvectors of a matrix that must have none below 0; rounding-level ones are 0.
+
+    `floor`: the rounding of what the matrix was computed from, where that is larger than its own.
+    """
+    check_symmetric(name, matrix, eps, floor)
     values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
     values, vectors = values.flip(0), vectors.flip(1)
     size = values.abs().max()
-    if values[-1] < -(eps ** (2 / 3)) * size:
+    if values[-1] < -max(floor, eps ** (2 / 3) * size.item()):
         raise ValueError(
             f"the kernel must be positive semidefinite, but {name} has the eigenvalue {values[-1].item():.6g} "
             f"(largest: {values[0].item():.6g}). Pass a kernel of the form J J^T."
         )
-    noise = 4 * len(values) * EPS * size
+    noise = 4 * len(values) * EPS * size + floor
     values = torch.where(values > noise, values, 0.0)
     # values that differ by rounding only share one: otherwise a tie would break after a long time
     opens = values.diff().abs() > noise
