@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import email
+import importlib.metadata
 import os
 import re
 import shutil
@@ -18,6 +20,7 @@ from pathlib import Path
 import pytest
 
 import unhinge
+from unhinge.extras import EXTRA_OF
 
 ROOT = Path(__file__).parents[1]
 LARGEST_WHEEL = 640_000  # bytes; 532,000 when this was written, of them 28,000 script and style of the explorer
@@ -59,8 +62,54 @@ def test_every_pin_is_asked_for_and_all_that_is_asked_for_is_pinned():
     # Brought along by others, and pinned because a wrong one breaks us.
     assert pinned - wanted <= {"plotly", "pytorch-lightning", "torchmetrics"}
     assert "torchvision" not in wanted | pinned
-    everything = next(line for line in extras["dev"] if _name(line) == "unhinge")
-    assert set(re.search(r"\[(.*)\]", everything)[1].split(",")) == set(extras) - {"dev"}  # type: ignore[index]
+    # What users can ask for is in [all], and development has all of it.
+    assert _extras_in(extras["all"]) == set(extras) - {"all", "docs", "integrations", "dev"}
+    assert {"all", "docs"} == _extras_in(extras["dev"])
+
+
+def _extras_in(requirements: list[str]) -> set[str]:
+    listed = [re.match(r"unhinge\[(.*)\]", line) for line in requirements]
+    return {name for found in listed if found for name in found[1].split(",")}
+
+
+# ---- a lean core ---------------------------------------------------------------------------------------------------
+
+
+def test_the_core_asks_for_torch_and_numpy_only():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {_name(line) for line in project["dependencies"]} == {"torch", "numpy"}
+
+
+def test_every_other_import_belongs_to_an_extra():
+    """What an import statement of the package names is torch, numpy, or stands with its extra in extras.py."""
+    known = {"torch", "numpy", "unhinge", "__future__", *EXTRA_OF, *sys.stdlib_module_names}
+    found = {
+        (name.partition(".")[0], str(file.relative_to(ROOT)))
+        for file in (ROOT / "src").rglob("*.py")
+        for name in _imports(file)
+    }
+    assert {(name, file) for name, file in found if name not in known} == set()
+
+
+def _imports(file: Path) -> list[str]:
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return plain + [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+
+
+@pytest.mark.parametrize("module", sorted(EXTRA_OF))
+def test_the_extra_named_in_the_error_brings_the_package(module):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    brought, waiting = set(), [EXTRA_OF[module]]
+    while waiting:
+        extra = waiting.pop()
+        brought |= {_name(line) for line in extras[extra]}
+        waiting += _extras_in(extras[extra])
+    distributions = {_name(one) for one in importlib.metadata.packages_distributions().get(module, [])}
+    if not distributions:
+        pytest.skip(f"{module} is not installed, so its distribution is not known")
+    # Flask, Plotly and Werkzeug come with Dash.
+    assert distributions & (brought | ({"flask", "plotly", "werkzeug"} if "dash" in brought else set()))
 
 
 def _name(requirement: str) -> str:
@@ -169,8 +218,10 @@ def test_the_metadata_say_what_it_is(built):
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert {"search", "train", "ray", "web", "lightning", "docs", "dev"} <= set(metadata.get_all("Provides-Extra", []))
-    assert "unhinge = unhinge.cli:main" in entry_points
+    assert {"cli", "plot", "sklearn", "train", "web", "all"} <= set(metadata.get_all("Provides-Extra", []))
+    always = {_name(line) for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
+    assert always == {"torch", "numpy"}
+    assert "unhinge = unhinge.__main__:main" in entry_points
 
 
 # ---- installed -----------------------------------------------------------------------------------------------------
@@ -183,13 +234,17 @@ def python(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     The dependencies are those of this one, seen through a path file; its own path files, by which an editable install
     would be found, are not read there.
     """
-    place = tmp_path_factory.mktemp("installed")
+    return _installed(built["wheel"], tmp_path_factory.mktemp("installed"), Path(sysconfig.get_path("purelib")))
+
+
+def _installed(wheel: Path, place: Path, dependencies: Path) -> Path:
+    """The interpreter of a new environment with the wheel, which finds everything else in one folder."""
     run(sys.executable, "-m", "venv", "--without-pip", place / "env", where=place)
     inside = place / "env" / ("Scripts" if os.name == "nt" else "bin") / "python"
     pip = (sys.executable, "-m", "pip", "--python", inside, "--disable-pip-version-check")
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", built["wheel"], where=place)
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, where=place)
     found = next((place / "env").rglob("site-packages"))
-    (found / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (found / "dependencies.pth").write_text(f"{dependencies}\n")
     return inside
 
 
@@ -227,6 +282,144 @@ def test_the_command_answers(python, tmp_path):
     assert run(command, "--version", where=tmp_path).stdout == f"unhinge {unhinge.__version__}\n"
     assert "erratum" in run(command, "verify", "--help", where=tmp_path).stdout
     assert run(python, "-m", "unhinge", "--version", where=tmp_path).stdout == f"unhinge {unhinge.__version__}\n"
+
+
+# ---- installed without any extra -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lean(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the wheel, torch, numpy, what these two require, and nothing else.
+
+    The packages are links to the ones in use here, so it needs no network and no copy of torch.
+    """
+    place = tmp_path_factory.mktemp("lean")
+    packages = place / "packages"
+    packages.mkdir()
+    waiting, seen = ["torch", "numpy"], set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:  # a requirement of another platform
+            continue
+        waiting += [_name(line) for line in distribution.requires or [] if "extra ==" not in line]
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] != ".."}:
+            if top != "__pycache__":
+                (packages / top).symlink_to(Path(str(distribution.locate_file(top))).resolve())
+    return _installed(built["wheel"], place, packages)
+
+
+@pytest.fixture
+def lean_code(lean: Path, tmp_path: Path) -> Callable[[str], str]:
+    return lambda text: run(lean, "-c", text, where=tmp_path).stdout
+
+
+def test_the_lean_environment_has_torch_and_numpy_and_no_package_of_an_extra(lean_code):
+    found = lean_code(
+        f"import importlib.util as u\nprint([name for name in {sorted(EXTRA_OF)} + ['torch', 'numpy']"
+        " if u.find_spec(name)])"
+    )
+    assert ast.literal_eval(found) == ["torch", "numpy"]
+
+
+LEAN = """
+import io, math, torch
+from unhinge import LayerPeeled, Spherical, cosine, minibatch_moments, summarize
+from unhinge.metrics import expected_calibration_error, neural_collapse, ood_metrics, ood_scores
+from unhinge.monitor import Monitor
+from unhinge.nn import ETFHead, FeatureNormPenalty, ManyClassHead, UnhingedLoss
+from unhinge.nn import nearest_prototype, prototypes, replace_head
+from unhinge.nn.backbones import build_model
+from unhinge.ood import ScoreDetector
+import unhinge.data, unhinge.prediction, unhinge.results, unhinge.training
+
+torch.manual_seed(0)
+features, labels = torch.randn(60, 8, dtype=torch.float64), torch.arange(60) % 4
+weight = torch.randn(4, 8, dtype=torch.float64)
+problem = LayerPeeled(labels, 4)
+for path in (
+    problem.flow(features, weight, lr=0.1),
+    problem.descent(features, weight, lr=cosine(0.1, 100), momentum=0.9),
+    problem.anchored(features, weight),
+    problem.kernel_flow(features, weight, torch.eye(60, dtype=torch.float64)),
+    Spherical(labels, weight).descent(features),
+):
+    assert math.isfinite(path.loss(3)), path
+summary = summarize([(features[:30], labels[:30]), (features[30:], labels[30:])], 4)
+assert math.isfinite(LayerPeeled.from_summary(summary).flow(summary, weight).loss(3))
+assert minibatch_moments
+
+model = build_model("resnet20", 4, width=4).double()
+replace_head(model, ETFHead)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), ETFHead(8, 4)).double()
+monitor = Monitor(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = UnhingedLoss()(model(features), labels) + FeatureNormPenalty(1e-3)(features)
+monitor.update(labels)
+loss.backward()
+optimizer.step()
+assert monitor.compute()
+saved = io.BytesIO()
+torch.save(model.state_dict(), saved)
+many = ManyClassHead(8, 1000)
+many(features.float(), labels).backward()
+many.step(0.1)
+assert nearest_prototype(features.float(), prototypes(20, 10)[:, :8]) is not None
+assert neural_collapse(features, weight, labels)
+logits = features @ weight.T
+assert expected_calibration_error(logits.softmax(1), labels) >= 0
+assert ood_metrics(ood_scores(logits)["energy"], ood_scores(-logits)["energy"])
+print("done")
+"""
+
+
+def test_the_core_works_with_torch_and_numpy_only(lean_code):
+    assert lean_code(LEAN) == "done\n"
+
+
+DOORS = {
+    "from unhinge.metrics import reliability, reliability_diagram\n"
+    "reliability_diagram(reliability(torch.tensor([[0.9, 0.1]]), torch.tensor([0])))": "plot",
+    "from unhinge.nn import prototypes\nprototypes(40, 4)": "scipy",
+    "from unhinge.nn.bounds import angle_bound\nangle_bound(40, 4)": "scipy",
+    "import unhinge.sklearn": "sklearn",
+    "from unhinge.data import load\nload('digits')": "sklearn",
+    "from pathlib import Path\nfrom unhinge.training.checkpoint import write_tensors\n"
+    "write_tensors(Path('a.safetensors'), {}, {})": "train",
+    "from pathlib import Path\nfrom unhinge.prediction import read_features\nPath('a.safetensors').touch()\n"
+    "read_features('a.safetensors')": "train",
+    "from unhinge.training import processes\nprocesses(2, 'ddp', 'cpu')": "train",
+}
+
+
+@pytest.fixture(scope="module")
+def told(lean: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each of the programs ends with, all of them asked in one interpreter."""
+    program = (
+        "import torch\nfrom unhinge.extras import MissingExtra\ntold = {}\n"
+        f"for door in {list(DOORS)!r}:\n    try:\n        exec(door)\n"
+        "    except MissingExtra as error:\n        told[door] = str(error)\nprint(told)"
+    )
+    found = run(lean, "-c", program, where=tmp_path_factory.mktemp("doors")).stdout
+    return ast.literal_eval(found)
+
+
+@pytest.mark.parametrize("program", DOORS, ids=[line.splitlines()[-1] for line in DOORS])
+def test_what_is_missing_is_named_with_the_line_that_installs_it(told, program):
+    assert told[program].endswith(f'which is not installed: pip install "unhinge[{DOORS[program]}]"')
+
+
+def test_the_command_without_its_extra_says_so_in_one_line(lean, tmp_path):
+    for command in ([lean.with_name("unhinge")], [lean, "-m", "unhinge"]):
+        done = subprocess.run([*command, "verify"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr == (
+            'unhinge: this command needs typer, which is not installed: pip install "unhinge[cli]"\n'
+        )
 
 
 # ---- types, as a user's checker sees them --------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import gzip
 import hashlib
@@ -23,6 +22,7 @@ import unhinge.data as ud
 from unhinge.data import DataError, MissingFile, load
 from unhinge.data.errors import verify
 from unhinge.data.idx import read_idx
+from unhinge.extras import MissingExtra
 
 
 def quietly(name: str, root: Path, **options):
@@ -396,16 +396,8 @@ def test_imagenet_100_is_the_first_hundred_wnids_in_sorted_order(tmp_path):
 
 def test_without_pillow_the_error_says_to_install_it(tmp_path, monkeypatch):
     write_tree(tmp_path / "test", ["a"])
-    real = builtins.__import__
-
-    def without_pillow(name, *rest, **more):
-        if name == "PIL":
-            raise ImportError("no module named PIL")
-        return real(name, *rest, **more)
-
-    monkeypatch.delitem(sys.modules, "PIL", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without_pillow)
-    with pytest.raises(DataError, match="pip install pillow"):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtra, match=r'reading image files needs PIL, .* pip install "unhinge\[train\]"'):
         load(f"folder:{tmp_path}")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from unhinge.cli.output import refuse
+from unhinge.extras import MissingExtra, needed_for
 
 __all__ = ["add_to"]
 
@@ -36,11 +37,12 @@ def explore(
     Its address holds its state, so it can be kept and shared. Ctrl-C ends it.
     """
     try:
-        from unhinge.web.serve import is_local, serve
+        with needed_for("the page"):
+            from unhinge.web.serve import is_local, serve
 
-        served = serve(host, port, results)
-    except ModuleNotFoundError as error:
-        refuse(f"the page needs {error.name}, which is not installed. Install the extra: pip install 'unhinge[web]'")
+            served = serve(host, port, results)
+    except MissingExtra as error:
+        refuse(str(error))
     except (OSError, SystemExit):  # werkzeug leaves when a port is taken
         refuse(f"cannot listen on {host}, port {port}. Choose another port, or none for a free one.")
     if not is_local(host):

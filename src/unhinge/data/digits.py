@@ -6,6 +6,7 @@ import torch
 
 from unhinge.data.images import ImageSet, Splits, channel_statistics
 from unhinge.data.stratify import stratified_split
+from unhinge.extras import needed_for
 
 __all__ = ["digits"]
 
@@ -18,7 +19,8 @@ def digits(*, train: bool = True) -> Splits:
         >>> len(splits.training), len(splits.test), splits.test.images.amax().item()
         (1438, 359, 16)
     """
-    from sklearn.datasets import load_digits  # a second to import, and only here
+    with needed_for("the digits"):
+        from sklearn.datasets import load_digits  # a second to import, and only here
 
     content = load_digits()
     images = torch.from_numpy(content.images).to(torch.uint8)[:, None]

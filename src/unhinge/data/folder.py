@@ -15,6 +15,7 @@ import torch
 from unhinge.data.errors import DataError, MissingFile
 from unhinge.data.images import ImageSet, Splits, channel_statistics
 from unhinge.data.stratify import stratified_split
+from unhinge.extras import needed_for
 
 __all__ = ["image_folder", "imagenet100"]
 
@@ -198,10 +199,8 @@ def _decode(pillow: ModuleType, file: Path, image_size: int | None, grey: bool) 
 
 
 def _pillow() -> ModuleType:
-    try:
+    with needed_for("reading image files"):
         from PIL import Image
-    except ImportError:
-        raise DataError("reading image files needs Pillow, which is not installed: pip install pillow") from None
     return Image
 
 

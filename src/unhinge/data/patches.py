@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from unhinge.data.images import ImageSet, Splits, channel_statistics
+from unhinge.extras import needed_for
 
 __all__ = ["patches"]
 
@@ -20,7 +21,8 @@ def patches(*, train: bool = True) -> Splits:
         >>> patches().test.images.shape
         torch.Size([972, 1, 8, 8])
     """
-    from sklearn.datasets import load_sample_images
+    with needed_for("the patches"):
+        from sklearn.datasets import load_sample_images
 
     parts, labels = [], []
     for label, photo in enumerate(load_sample_images().images):

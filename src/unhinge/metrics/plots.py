@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from unhinge.extras import needed_for
 from unhinge.metrics.calibration import Reliability
 from unhinge.metrics.checks import as_numbers
 from unhinge.metrics.ood import ood_metrics
@@ -101,8 +102,6 @@ def score_histogram(id_scores: Any, ood_scores: Any, axes: Any = None, bins: int
 def _axes(axes: Any) -> Any:
     if axes is not None:
         return axes
-    try:
+    with needed_for("a figure"):
         from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError('figures need matplotlib: pip install "unhinge[plot]"') from None
     return Figure(figsize=(4, 4), layout="constrained").subplots()

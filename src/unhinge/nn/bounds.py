@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from unhinge.extras import needed_for
 from unhinge.theory.validation import check_num_classes
 
 __all__ = ["Bound", "angle_bound"]
@@ -70,7 +71,8 @@ def _levenshtein_cosine(size: int, dim: int) -> float:
     :math:`L` increases with :math:`s` and is glued from pieces that meet at the sizes of tight designs, so whole
     numbers choose the piece and a bracketed root finder inverts it.
     """
-    from scipy.optimize import brentq
+    with needed_for("Levenshtein's bound"):
+        from scipy.optimize import brentq
 
     k = 1
     while _design_size(dim, 2 * k + 1) < size:
@@ -98,7 +100,8 @@ def _design_size(dim: int, strength: int) -> int:
 
 
 def _largest_zero(degree: int, a: int, b: int, dim: int) -> float:
-    from scipy.special import roots_jacobi
+    with needed_for("Levenshtein's bound"):
+        from scipy.special import roots_jacobi
 
     if degree == 0:
         return -1.0

@@ -25,6 +25,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from unhinge.extras import needed_for
 from unhinge.nn.bounds import angle_bound, check_dim
 from unhinge.theory.validation import check_num_classes
 
@@ -273,7 +274,8 @@ def _optimized(classes: int, dim: int, generator: torch.Generator | None) -> tup
     The objective tends to the largest cosine as :math:`\beta` grows, in stages. Each starts from the last set, brought
     back to zero sum; the best of them counts.
     """
-    from scipy.optimize import minimize
+    with needed_for("an optimized set of prototypes"):
+        from scipy.optimize import minimize
 
     best, top = torch.empty(0), math.inf
     for _ in range(STARTS if classes <= 64 else 1):  # few vectors get stuck more often, and a start costs little

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from rich.progress import track
 from torch import Tensor, nn
 
+from unhinge.extras import needed_for
 from unhinge.monitor.foreign import Adopted
 from unhinge.monitor.head import find_head
 from unhinge.ood.scores import Score, check_score, device_of, outputs, score_of
@@ -79,7 +79,7 @@ class ScorePostprocessor(Adopted):
         quiet = not progress or (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0)
         device = device_of(net)
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
-        for batch in track(data_loader, "scoring", disable=quiet):
+        for batch in data_loader if quiet else _with_bar(data_loader):
             predicted, confidence = self.postprocess(net, batch["data"].to(device))
             parts.append((predicted.cpu(), confidence.cpu(), torch.as_tensor(batch["label"]).cpu()))
         if not parts:
@@ -100,6 +100,12 @@ class ScorePostprocessor(Adopted):
         if self._found is None or self._found[0] is not net:
             self._found = net, find_head(net, self.head)
         return self._found[1]
+
+
+def _with_bar(batches: Iterable[Any]) -> Iterable[Any]:
+    with needed_for("a progress bar (progress=True)"):
+        from rich.progress import track
+    return track(batches, "scoring")
 
 
 def _entry(config: Any, name: str) -> Any:

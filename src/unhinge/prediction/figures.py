@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unhinge.extras import needed_for
 from unhinge.paper.figures.draw import COLORS, MARKERS, STYLE
 from unhinge.prediction.analysis import Prediction, rate_at
 from unhinge.prediction.representatives import ending
@@ -21,10 +22,10 @@ BLUE, RED, GREEN = COLORS[:3]
 
 def draw(found: Prediction, title: str) -> Any:
     """The figure of a prediction."""
-    import matplotlib
-
+    with needed_for("the figure of a prediction"):
+        import matplotlib
+        from matplotlib.figure import Figure
     matplotlib.use("Agg")
-    from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 6.2), layout="constrained")

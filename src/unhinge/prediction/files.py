@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unhinge.extras import MissingExtra, needed_for
+
 __all__ = ["FeatureFile", "FileError", "read_features"]
 
 LARGEST_BYTES = 16 * 2**30  # of a file, and of what it unpacks to
@@ -87,6 +89,8 @@ def read_features(path: str | Path) -> FeatureFile:
         raise FileError(f"{file.name} has {size:,} bytes; at most {LARGEST_BYTES:,} are read.")
     try:
         return checked(reader(file))
+    except MissingExtra:
+        raise
     except FileError as error:
         named = file.name in str(error)
         raise FileError(str(error) if named else f"{file.name}: {error}") from None
@@ -134,7 +138,8 @@ def _npy(archive: zipfile.ZipFile, name: str, key: str) -> np.ndarray[Any, Any]:
 
 
 def _safetensors(file: Path) -> dict[str, Any]:
-    from safetensors import safe_open
+    with needed_for(f"reading {file.name}"):
+        from safetensors import safe_open
 
     with safe_open(file, framework="pt") as archive:
         return {key: archive.get_tensor(name) for key, name in _chosen(set(archive.keys()), file).items()}

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unhinge.extras import needed_for
+
 __all__ = ["CheckpointError", "Checkpoint", "load_newest", "read_tensors", "save", "write_atomically", "write_tensors"]
 
 PARTIAL = ".*.partial"
@@ -57,7 +59,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """A safetensors file with `about` as JSON in its header, and a checksum of both."""
-    from safetensors.torch import save as to_bytes
+    with needed_for("a checkpoint"):
+        from safetensors.torch import save as to_bytes
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     checksum = _checksum(json.dumps(dict(about), allow_nan=False), plain)
@@ -68,7 +71,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
 def read_tensors(path: Path) -> Checkpoint:
     """What :func:`write_tensors` wrote, or an error that names the file."""
-    from safetensors import SafetensorError, safe_open
+    with needed_for("a checkpoint"):
+        from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:

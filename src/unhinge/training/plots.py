@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unhinge.extras import needed_for
 from unhinge.metrics import reliability_diagram, score_histogram
 from unhinge.training.evaluate import Evaluation
 
@@ -28,7 +29,8 @@ PANELS: tuple[tuple[str, bool, tuple[tuple[str, str], ...]], ...] = (
 
 def draw_curves(records: Sequence[Mapping[str, Any]], title: str) -> Any:
     """Loss, accuracy, norms, angles and neural collapse over epochs."""
-    from matplotlib.figure import Figure
+    with needed_for("a figure"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     for axis, (name, log, lines) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
@@ -52,7 +54,8 @@ def draw_curves(records: Sequence[Mapping[str, Any]], title: str) -> Any:
 
 def draw_evaluation(evaluation: Evaluation, title: str) -> Any:
     """The reliability diagram, and a histogram of each score if there was an unknown set."""
-    from matplotlib.figure import Figure
+    with needed_for("a figure"):
+        from matplotlib.figure import Figure
 
     count = 1 + len(evaluation.scores)
     figure = Figure(figsize=(3.6 * count, 3.8), layout="constrained")

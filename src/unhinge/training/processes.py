@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from unhinge.extras import needed_for
 from unhinge.training.shared_norm import share_batch_norm
 
 __all__ = ["Alone", "Processes", "Several", "processes"]
@@ -91,13 +92,9 @@ def processes(
         return Alone()
     if plain and accelerator == "auto":
         return Alone(torch.accelerator.current_accelerator() or "cpu")
-    try:
+    with needed_for("a run on several devices, or with another strategy or precision,"):
         from lightning_fabric import Fabric
         from lightning_fabric.utilities.exceptions import MisconfigurationException
-    except ImportError:
-        raise ImportError(
-            "several devices, another strategy or precision need Lightning Fabric: pip install 'unhinge[train]'"
-        ) from None
     import logging
     import warnings
 

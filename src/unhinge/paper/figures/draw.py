@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unhinge.extras import needed_for
 from unhinge.paper.figures.registry import Panel, Row
 
 __all__ = ["draw", "pretty", "save"]
@@ -55,11 +56,11 @@ def draw(
     deviations: Mapping[str, str] | None = None,
 ) -> Any:
     """The figure of a table; `deviations`: by panel, how far the simulation lies off, printed in its corner."""
-    import matplotlib
-
+    with needed_for("a figure"):
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
     matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
     series = list(dict.fromkeys(row.series for row in rows if row.kind in ("exact", "sgd")))
     looks = {name: (COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(series)}

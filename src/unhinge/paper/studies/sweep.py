@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from unhinge.extras import needed_for
+
 __all__ = ["ENGINES", "Engine", "Failure", "sweep"]
 
 Task = TypeVar("Task")
@@ -75,8 +77,9 @@ def _numbered(work: Callable[[Task], Answer], number: int, task: Task) -> tuple[
 def _in_processes(
     tasks: Sequence[Task], work: Callable[[Task], Answer], jobs: int
 ) -> Iterator[tuple[Task, Answer | Failure[Task]]]:
-    from joblib import Parallel, delayed, parallel_config
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
+    with needed_for("a sweep over several processes"):
+        from joblib import Parallel, delayed, parallel_config
+        from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     waiting = dict(enumerate(tasks))
     deaths = 0
@@ -100,10 +103,8 @@ def _with_ray(
     tasks: Sequence[Task], work: Callable[[Task], Answer], jobs: int
 ) -> Iterator[tuple[Task, Answer | Failure[Task]]]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
+    with needed_for("the engine ray"):
         import ray
-    except ImportError:
-        raise ImportError("engine ray needs Ray: pip install 'unhinge[ray]'") from None
     if not ray.is_initialized():
         options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
         if "RAY_ADDRESS" not in os.environ:

@@ -259,7 +259,10 @@ class MinibatchMoments:
 
     def _class_pair_radius(self, rates: tuple[float, float]) -> Tensor:
         """Largest eigenvalue of the step: real and positive, since the step maps second moments to second moments."""
-        from scipy.sparse.linalg import LinearOperator, eigs  # the one question that needs it
+        from unhinge.extras import needed_for
+
+        with needed_for("the growth of minibatch noise with unequal classes"):
+            from scipy.sparse.linalg import LinearOperator, eigs  # the one question that needs it
 
         classes = len(self.rule.counts)
         identity = np.eye(classes)
