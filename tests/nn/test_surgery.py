@@ -74,9 +74,8 @@ def images() -> Tensor:
         nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)),
         nn.Sequential(nn.Linear(3, 5), nn.Sequential(nn.Tanh(), nn.Dropout(0.0), nn.Linear(5, 4))),
         nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 4), nn.Flatten()),
-        Branching(),
     ],
-    ids=["flat", "nested", "something after it", "untraceable"],
+    ids=["flat", "nested", "something after it"],
 )
 def test_the_last_linear_is_replaced_in_place(model):
     model = copy.deepcopy(model).eval()
@@ -90,6 +89,21 @@ def test_the_last_linear_is_replaced_in_place(model):
     (head,) = (m for m in model.modules() if isinstance(m, ETFHead))
     assert last not in list(model.modules())
     torch.testing.assert_close(model(x), seen["features"] @ head.weight.T)
+
+
+def test_a_head_of_ours_can_be_replaced_again():
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), ETFHead(5, 4, normalize=True))
+    replace_head(model, lambda inputs, classes: nn.Linear(inputs, classes), remove_last_relu=True)
+    assert isinstance(model[2], nn.Linear)
+    assert isinstance(model[1], nn.Identity)
+
+
+def test_of_an_untraceable_network_the_guess_is_named_and_can_be_confirmed():
+    with pytest.warns(UserWarning, match="name='fc' to confirm it"):
+        model = replace_head(Branching(), ETFHead)
+    assert isinstance(model.fc, ETFHead)
+    assert isinstance(replace_head(Branching(), ETFHead, name="fc").fc, ETFHead)
+    assert isinstance(replace_head(Branching(), ETFHead, inputs=torch.randn(2, 3)).fc, ETFHead)
 
 
 def test_a_linear_by_itself_becomes_the_head():
@@ -199,14 +213,14 @@ def test_where_there_is_no_relu_the_error_says_what_there_is():
 
 def test_an_untraceable_pass_cannot_lose_its_relu():
     with pytest.raises(ValueError, match=r"torch\.fx"):
-        replace_head(Branching(), ETFHead, remove_last_relu=True)
+        replace_head(Branching(), ETFHead, name="fc", remove_last_relu=True)
 
 
 # ---- what it refuses ------------------------------------------------------------------------------------------------
 
 
 def test_a_network_that_ends_otherwise_is_refused_with_the_linears_there_are():
-    with pytest.raises(ValueError, match=r"comes from _1.*there are: 0"):
+    with pytest.raises(ValueError, match=r"comes from _1.*there are: '0'"):
         replace_head(nn.Sequential(nn.Linear(3, 5), nn.Tanh()), ETFHead)
     with pytest.raises(ValueError, match="there are: none"):
         replace_head(nn.Sequential(nn.Conv2d(3, 5, 3)), ETFHead)
@@ -221,7 +235,7 @@ def test_several_outputs_need_a_name():
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             return self.one(x), self.two(x)
 
-    with pytest.raises(ValueError, match="name=; there are: one, two"):
+    with pytest.raises(ValueError, match="name=, the name of the layer; there are: 'one', 'two'"):
         replace_head(Two(), ETFHead)
     model = replace_head(Two(), ETFHead, name="one")
     assert isinstance(model.one, ETFHead)
@@ -230,9 +244,9 @@ def test_several_outputs_need_a_name():
 
 def test_a_wrong_name_lists_the_right_ones():
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4))
-    with pytest.raises(ValueError, match=r"'1' is Tanh. There are: 0, 2"):
+    with pytest.raises(ValueError, match=r"'1', which is Tanh. There are: '0', '2'"):
         replace_head(model, ETFHead, name="1")
-    with pytest.raises(ValueError, match="'head' is nothing"):
+    with pytest.raises(ValueError, match=r"got 'head'\. There are"):
         replace_head(model, ETFHead, name="head")
 
 

@@ -231,7 +231,7 @@ def test_another_head_can_be_named_and_wrong_ones_are_refused():
     loader = [(x, y % 2) for x, y in loader]
     network = nn.Sequential(nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 2))  # type: ignore[assignment]
     assert predict(network, loader, head="0").setting.dim == 6
-    with pytest.raises(ValueError, match="There are: 0, 2"):
+    with pytest.raises(ValueError, match="There are: '0', '2'"):
         predict(network, loader, head="1")
     with pytest.raises(ValueError, match="normalizes"):
         predict(nn.Sequential(nn.Linear(6, 4), ETFHead(4, 3, normalize=True)), live()[1])

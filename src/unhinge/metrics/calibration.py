@@ -8,13 +8,12 @@ lies on the edge and not a rounding error beside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unhinge.metrics.checks import as_labels, as_probabilities, home
+from unhinge.metrics.checks import Labels, Numbers, as_labels, as_probabilities, float64_device
 from unhinge.theory.processes import sum_over_processes
 
 __all__ = [
@@ -87,6 +86,10 @@ class Reliability:
         """The largest gap between accuracy and confidence of a bin that is not empty."""
         return (self.accuracy - self.confidence).abs().nan_to_num().max().item()
 
+    def __getitem__(self, index: int) -> Reliability:
+        """The bins of one class, of class-wise ones."""
+        return Reliability(self.counts[index], self.hits[index], self.totals[index])
+
     def __add__(self, other: Reliability) -> Reliability:
         if self.counts.shape != other.counts.shape:
             raise ValueError(
@@ -100,7 +103,7 @@ class Reliability:
         return Reliability(*(sum_over_processes(part, group) for part in (self.counts, self.hits, self.totals)))
 
 
-def reliability(probabilities: Any, target: Any, bins: int = 15) -> Reliability:
+def reliability(probabilities: Numbers, target: Labels, bins: int = 15) -> Reliability:
     r"""Predictions, right ones and confidences in each bin of the confidence :math:`\max_c p_c`.
 
     Arguments:
@@ -109,25 +112,25 @@ def reliability(probabilities: Any, target: Any, bins: int = 15) -> Reliability:
         bins: The number :math:`B` of bins.
 
     Example:
-        >>> found = reliability(torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.4, 0.6]]), torch.tensor([0, 0, 0]), bins=2)
-        >>> found.counts.tolist(), found.hits.tolist(), round(found.error, 4)
+        >>> binned = reliability(torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.4, 0.6]]), torch.tensor([0, 0, 0]), bins=2)
+        >>> binned.counts.tolist(), binned.hits.tolist(), round(binned.error, 4)
         ([0, 3], [0, 2], 0.0667)
     """
     rows = as_probabilities(probabilities)
     labels = as_labels("target", target, *rows.shape).to(rows.device)
     confidence, guess = rows.max(1)
-    return _binned(confidence[None], (guess == labels)[None], bins, one=True)
+    return _binned(confidence[None], (guess == labels)[None], bins)[0]
 
 
-def classwise_reliability(probabilities: Any, target: Any, bins: int = 15) -> Reliability:
+def classwise_reliability(probabilities: Numbers, target: Labels, bins: int = 15) -> Reliability:
     r"""The same for each class c: all n predictions by :math:`p_c`, right when :math:`y = c`; shape :math:`(C, B)`."""
     rows = as_probabilities(probabilities)
     labels = as_labels("target", target, *rows.shape).to(rows.device)
     classes = torch.arange(rows.shape[1], device=rows.device)
-    return _binned(rows.mT, classes[:, None] == labels, bins, one=False)
+    return _binned(rows.mT, classes[:, None] == labels, bins)
 
 
-def expected_calibration_error(probabilities: Any, target: Any, bins: int = 15) -> float:
+def expected_calibration_error(probabilities: Numbers, target: Labels, bins: int = 15) -> float:
     r""":math:`ECE = \sum_b \frac{|S_b|}{N} |acc(S_b) - conf(S_b)|`, a fraction in [0, 1]
     [eq: calibration].
 
@@ -146,7 +149,7 @@ def expected_calibration_error(probabilities: Any, target: Any, bins: int = 15) 
     return reliability(probabilities, target, bins).error
 
 
-def classwise_calibration_error(probabilities: Any, target: Any, bins: int = 15) -> float:
+def classwise_calibration_error(probabilities: Numbers, target: Labels, bins: int = 15) -> float:
     r"""Mean over the classes of the calibration error of :math:`p_c` as a prediction of :math:`y = c` (Kull, 2019).
 
     Example:
@@ -156,19 +159,18 @@ def classwise_calibration_error(probabilities: Any, target: Any, bins: int = 15)
     return classwise_reliability(probabilities, target, bins).error
 
 
-def _binned(confidence: Tensor, right: Tensor, bins: int, one: bool) -> Reliability:
-    """Counts of (K, n) confidences; K rows of bins, or the only one of them."""
+def _binned(confidence: Tensor, right: Tensor, bins: int) -> Reliability:
+    """Counts of (K, n) confidences, in K rows of bins."""
     _check_bins(bins)
-    kinds, device = len(confidence), home(confidence)
+    rows, device = len(confidence), float64_device(confidence)
     inner = (torch.arange(1, bins, dtype=torch.float64) / bins).to(confidence.dtype).to(device, torch.float64)
     wide = confidence.to(device, torch.float64).contiguous()
     place = torch.bucketize(wide, inner, right=False)  # edge[i - 1] < x <= edge[i]
-    place = (place + bins * torch.arange(kinds, device=device)[:, None]).flatten()
-    counts = torch.bincount(place, minlength=kinds * bins)
-    hits = torch.bincount(place[right.to(device).flatten()], minlength=kinds * bins)
-    totals = torch.zeros(kinds * bins, dtype=torch.float64, device=device).index_add_(0, place, wide.flatten())
-    shape = (bins,) if one else (kinds, bins)
-    return Reliability(*(part.cpu().reshape(shape) for part in (counts, hits, totals)))
+    place = (place + bins * torch.arange(rows, device=device)[:, None]).flatten()
+    counts = torch.bincount(place, minlength=rows * bins)
+    hits = torch.bincount(place[right.to(device).flatten()], minlength=rows * bins)
+    totals = torch.zeros(rows * bins, dtype=torch.float64, device=device).index_add_(0, place, wide.flatten())
+    return Reliability(*(part.cpu().reshape(rows, bins) for part in (counts, hits, totals)))
 
 
 def _check_bins(bins: int) -> int:

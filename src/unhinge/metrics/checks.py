@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["as_labels", "as_numbers", "as_probabilities", "at_least_single", "home"]
+__all__ = ["Labels", "Numbers", "as_labels", "as_numbers", "as_probabilities", "at_least_single", "float64_device"]
+
+Numbers: TypeAlias = Tensor | NDArray[Any] | Sequence[float] | Sequence[Sequence[float]]
+Labels: TypeAlias = Tensor | NDArray[Any] | Sequence[int]
 
 
-def as_numbers(name: str, value: Any, shape: tuple[str | int, ...]) -> Tensor:
+def as_numbers(name: str, value: Numbers, shape: tuple[str | int, ...]) -> Tensor:
     """A finite, non-empty float tensor of `shape`, where a word stands for any size; whole numbers become float64."""
     try:
         number = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
@@ -37,7 +42,7 @@ def as_numbers(name: str, value: Any, shape: tuple[str | int, ...]) -> Tensor:
     return number
 
 
-def as_labels(name: str, value: Any, size: int, num_classes: int) -> Tensor:
+def as_labels(name: str, value: Labels, size: int, num_classes: int) -> Tensor:
     """Labels :math:`0 .. C - 1` of `size` examples, as int64."""
     labels = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     if labels.numel() == 0:
@@ -57,12 +62,12 @@ def as_labels(name: str, value: Any, size: int, num_classes: int) -> Tensor:
     return labels.to(torch.int64)
 
 
-def as_probabilities(value: Any) -> Tensor:
+def as_probabilities(value: Numbers) -> Tensor:
     """Rows that are distributions, up to the rounding of their dtype; logits are told from probabilities."""
     probabilities = as_numbers("probabilities", value, ("n", "C")).detach()
     # An average over models or a softmax in another precision may be off by more than eps; logits are off by far more.
     budget = max(1e-3, 4 * torch.finfo(probabilities.dtype).eps)
-    wide = probabilities.to(home(probabilities), torch.float64)
+    wide = probabilities.to(float64_device(probabilities), torch.float64)
     drift, low = (wide.sum(1) - 1).abs().max().item(), wide.min().item()
     if drift > budget or low < -budget:
         what = f"a row sums to 1 only within {drift:.3g}" if drift > budget else f"one is {low:.3g}"
@@ -73,7 +78,7 @@ def as_probabilities(value: Any) -> Tensor:
     return probabilities
 
 
-def home(value: Tensor) -> torch.device:
+def float64_device(value: Tensor) -> torch.device:
     """Where to accumulate in float64: where the values are, or the CPU if their device has no float64."""
     return torch.device("cpu") if value.device.type == "mps" else value.device
 

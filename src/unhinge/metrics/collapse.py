@@ -10,25 +10,26 @@ the last batch: it takes a second pass, :meth:`CollapseSummary.disagrees`, which
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unhinge.metrics.checks import as_labels, as_numbers, at_least_single, home
+from unhinge.metrics.checks import Labels, Numbers, as_labels, as_numbers, at_least_single, float64_device
+from unhinge.nn.angles import smallest_angle, unit_rows
 from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.linear.summary import HardSummary
 from unhinge.theory.processes import sum_over_processes
 
 __all__ = ["CollapseSummary", "neural_collapse", "summarize_collapse"]
 
-CHUNK = 1 << 22  # numbers turned to float64 at once
+CHUNK = (
+    1 << 22
+)  # numbers turned to float64 at once: 32 MB, so that a large batch in half precision does not grow fourfold
 OF_FEATURES = ("nc1", "nc1_ratio", "nc2_norm_features", "nc2_angle_features", "nc2_etf_features")
 OF_WEIGHT = ("nc2_norm_weight", "nc2_angle_weight", "nc2_etf_weight")
 
@@ -69,7 +70,7 @@ class CollapseSummary:
         return cls(classes, zeros.new_zeros(dim, dim) if covariance else None, zeros, zeros.new_zeros(()))
 
     @classmethod
-    def of(cls, features: Any, target: Any, num_classes: int, covariance: bool = True) -> CollapseSummary:
+    def of(cls, features: Numbers, target: Labels, num_classes: int, covariance: bool = True) -> CollapseSummary:
         r"""The summary of one batch.
 
         Arguments:
@@ -79,10 +80,10 @@ class CollapseSummary:
             covariance: Keep the :math:`p \times p` matrix that ``nc1`` needs.
         """
         rows = as_numbers("features", features, ("n", "p"))
-        labels = as_labels("target", target, len(rows), num_classes).to(home(rows))
+        labels = as_labels("target", target, len(rows), num_classes).to(float64_device(rows))
         size = max(1, CHUNK // rows.shape[1])
         chunks = zip(rows.split(size), labels.split(size), strict=True)
-        return reduce(add, (cls._of_chunk(chunk, kinds, num_classes, covariance) for chunk, kinds in chunks))
+        return reduce(add, (cls._of_chunk(chunk, part, num_classes, covariance) for chunk, part in chunks))
 
     @classmethod
     def _of_chunk(cls, features: Tensor, labels: Tensor, num_classes: int, covariance: bool) -> CollapseSummary:
@@ -95,7 +96,7 @@ class CollapseSummary:
         return cls(
             HardSummary(counts.cpu(), sums, apart.pow(2).sum().cpu(), features.dtype),
             apart.mT @ apart if covariance else None,
-            zeros.index_add(0, labels, _units(h)),
+            zeros.index_add(0, labels, unit_rows(h)),
             norms.sum(),
         )
 
@@ -145,7 +146,7 @@ class CollapseSummary:
             sum_over_processes(self.norms, group),
         )
 
-    def measures(self, weight: Any = None) -> dict[str, Tensor]:
+    def measures(self, weight: Numbers | None = None) -> dict[str, Tensor]:
         r"""All measures of :func:`neural_collapse` but ``nc4``, which needs the examples again.
 
         Arguments:
@@ -163,18 +164,18 @@ class CollapseSummary:
         scatter = self.classes.scatter / size
         rows = None if weight is None else as_numbers("weight", weight, tuple(self.directions.shape))
         if rows is None:
-            found = _measured(means, means, scatter, within)
-            found = {key: found[key] for key in OF_FEATURES if key in found}
+            alone = _measured(means, means, scatter, within)
+            measures = {key: alone[key] for key in OF_FEATURES if key in alone}
         else:
             rows = rows.to("cpu", torch.float64)
-            found = _against_prototypes(means, rows, present, scatter, within)
-            found |= _of_prototypes(rows)
-            found["feature_alignment"] = (_units(rows) * self.directions.cpu()).sum() / size
-        found["feature_norm_mean"] = self.norms.cpu() / size
-        return {key: value.to(at_least_single(self.classes.dtype)) for key, value in found.items()}
+            measures = _against_prototypes(means, rows, present, scatter, within)
+            measures |= _of_prototypes(rows)
+            measures["feature_alignment"] = (unit_rows(rows) * self.directions.cpu()).sum() / size
+        measures["feature_norm_mean"] = self.norms.cpu() / size
+        return {key: value.to(at_least_single(self.classes.dtype)) for key, value in measures.items()}
 
     @torch.no_grad()
-    def disagrees(self, features: Any, weight: Any, bias: Any = None) -> Tensor:
+    def disagrees(self, features: Numbers, weight: Numbers, bias: Numbers | None = None) -> Tensor:
         r"""Where :math:`\arg\max_c (w_c^\top h + b_c) \ne \arg\min_c \|h - \mu_c\|`, the second pass that NC4 needs.
 
         Arguments:
@@ -188,7 +189,7 @@ class CollapseSummary:
         """
         num_classes, dim = self.directions.shape
         h = as_numbers("features", features, ("n", dim))
-        w = as_numbers("weight", weight, (num_classes, dim)).to(home(h), torch.float64)
+        w = as_numbers("weight", weight, (num_classes, dim)).to(float64_device(h), torch.float64)
         b = 0.0 if bias is None else as_numbers("bias", bias, (num_classes,)).to(w)
         means, present = self.means.to(w), (self.counts > 0).to(w.device)
         # Distances from a point amid the centers: the squares cancel least, and the nearest stays the nearest.
@@ -204,7 +205,7 @@ class CollapseSummary:
 
 
 def summarize_collapse(
-    batches: Iterable[tuple[Any, Any]], num_classes: int, covariance: bool = True
+    batches: Iterable[tuple[Numbers, Labels]], num_classes: int, covariance: bool = True
 ) -> CollapseSummary:
     r"""One pass over `batches` of `(features, target)`; memory does not depend on the number of examples.
 
@@ -224,7 +225,11 @@ def summarize_collapse(
 
 
 def neural_collapse(
-    features: Any, weight: Any, target: Any, bias: Any = None, num_classes: int | None = None
+    features: Numbers,
+    weight: Numbers | None,
+    target: Labels,
+    bias: Numbers | None = None,
+    num_classes: int | None = None,
 ) -> dict[str, Tensor]:
     r"""How far features and prototypes have collapsed; differentiable in both, but for ``nc4``.
 
@@ -251,7 +256,7 @@ def neural_collapse(
         :math:`\max_c\|w_c\| / \min_c\|w_c\|`.
 
         What the paper watches besides: ``feature_norm_mean``, the mean of :math:`\|h_i\|`; ``weight_norm_min``,
-        :math:`\min_c\|w_c\|`; ``weight_angle_min``, :math:`\arccos\max_{i \ne j} \hat w_i^\top\hat w_j` in radians.
+        :math:`\min_c\|w_c\|`; ``weight_angle_min``, :math:`\min_{i \ne j}\angle(w_i, w_j)` in radians.
 
         A class without examples is left out: measures of features go by the classes there are, those of prototypes
         alone by all, and ``nc3`` and ``alignment`` compare both over the classes there are, centered anew (vertices
@@ -259,8 +264,9 @@ def neural_collapse(
 
     Example:
         >>> frame = torch.eye(3) - 1 / 3
-        >>> found = neural_collapse(5 * frame.repeat(4, 1), frame, torch.arange(3).repeat(4))
-        >>> max(found[key].item() for key in found if key.startswith("nc")) < 1e-6, round(found["alignment"].item(), 6)
+        >>> measures = neural_collapse(5 * frame.repeat(4, 1), frame, torch.arange(3).repeat(4))
+        >>> zeros = [value.item() for key, value in measures.items() if key.startswith("nc")]
+        >>> max(zeros) < 1e-6, round(measures["alignment"].item(), 6)
         (True, 1.0)
     """
     rows = as_numbers("features", features, ("n", "p"))
@@ -274,10 +280,10 @@ def neural_collapse(
     elif num_classes is None:
         num_classes = int(torch.as_tensor(target).max()) + 1 if len(target) else 2
     summary = CollapseSummary.of(rows, target, num_classes)
-    found = summary.measures(weight)
+    measures = summary.measures(weight)
     if weight is not None:
-        found["nc4"] = summary.disagrees(rows, weight, bias).to(found["nc3"]).mean()
-    return {key: value.to(rows.device) for key, value in found.items()}
+        measures["nc4"] = summary.disagrees(rows, weight, bias).to(measures["nc3"]).mean()
+    return {key: value.to(rows.device) for key, value in measures.items()}
 
 
 def _against_prototypes(
@@ -309,20 +315,10 @@ def _of_prototypes(weight: Tensor) -> dict[str, Tensor]:
     lengths = weight.norm(dim=1)
     low, high = lengths.min(), lengths.max()
     ratio = torch.where(low > 0, high / torch.where(low > 0, low, 1.0), torch.inf if high > 0 else 1.0)
-    units = _units(weight)
-    cosine = (units @ units.mT).detach().fill_diagonal_(-math.inf)
-    i, j = divmod(int(cosine.argmax()), len(weight))
-    # arccos loses half of the digits near 0 and has no slope at 0 and pi; the tangent of half the angle has neither
-    angle = 2 * torch.atan2((units[i] - units[j]).norm(), (units[i] + units[j]).norm())
-    return {"weight_norm_ratio": ratio, "weight_norm_min": low, "weight_angle_min": angle}
-
-
-def _units(rows: Tensor) -> Tensor:
-    lengths = rows.norm(dim=1, keepdim=True)
-    return rows / torch.where(lengths > 0, lengths, 1.0)
+    return {"weight_norm_ratio": ratio, "weight_norm_min": low, "weight_angle_min": smallest_angle(weight)}
 
 
 def _wider(a: CollapseSummary, b: CollapseSummary) -> torch.dtype:
     """The dtype of a sum: that of the parts that have examples."""
-    kinds = [part.classes.dtype for part in (a, b) if int(part.counts.sum())]
-    return torch.promote_types(kinds[0], kinds[-1]) if kinds else a.classes.dtype
+    dtypes = [part.classes.dtype for part in (a, b) if int(part.counts.sum())]
+    return torch.promote_types(dtypes[0], dtypes[-1]) if dtypes else a.classes.dtype

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unhinge.metrics.checks import as_labels, as_numbers
+from unhinge.metrics.checks import Labels, Numbers, as_labels, as_numbers
 
 __all__ = ["shot_accuracy"]
 
 
 def shot_accuracy(
-    predictions: Any,
-    target: Any,
-    counts: Any,
+    predictions: Numbers | Labels,
+    target: Labels,
+    counts: Numbers,
     many: int = 100,
     few: int = 20,
     average: Literal["example", "class"] = "example",
@@ -71,7 +71,7 @@ def shot_accuracy(
     return result
 
 
-def _classes(predictions: Any, num_classes: int) -> Tensor:
+def _classes(predictions: Numbers | Labels, num_classes: int) -> Tensor:
     values = predictions if isinstance(predictions, Tensor) else torch.as_tensor(np.asarray(predictions))
     if values.ndim == 2:
         return as_numbers("logits", values, ("n", num_classes)).detach().argmax(1).cpu()

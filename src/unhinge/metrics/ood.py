@@ -6,17 +6,17 @@ equal scores are accepted or rejected together. All counts are integers until th
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from unhinge.metrics.checks import as_numbers, at_least_single, home
+from unhinge.metrics.checks import Numbers, as_numbers, at_least_single, float64_device
 
 __all__ = ["ood_metrics", "ood_scores"]
 
 
-def ood_scores(logits: Any, features: Any = None, temperature: float = 1.0) -> dict[str, Tensor]:
+def ood_scores(logits: Numbers, features: Numbers | None = None, temperature: float = 1.0) -> dict[str, Tensor]:
     r"""Three scores per example, each higher for in-distribution examples; differentiable  [eq: ood-scores].
 
     Arguments:
@@ -47,7 +47,7 @@ def ood_scores(logits: Any, features: Any = None, temperature: float = 1.0) -> d
     return scores
 
 
-def ood_metrics(id_scores: Any, ood_scores: Any, positive: Literal["id", "ood"] = "id") -> dict[str, float]:
+def ood_metrics(id_scores: Numbers, ood_scores: Numbers, positive: Literal["id", "ood"] = "id") -> dict[str, float]:
     r"""How well a score tells in-distribution from out-of-distribution examples, as fractions in [0, 1]
     [eq: ood-metrics].
 
@@ -74,7 +74,7 @@ def ood_metrics(id_scores: Any, ood_scores: Any, positive: Literal["id", "ood"] 
     if positive not in ("id", "ood"):
         raise ValueError(f'positive must be "id" or "ood", got {positive!r}.')
     inside, outside = (
-        score.detach().to(home(score), torch.float64)
+        score.detach().to(float64_device(score), torch.float64)
         for score in (as_numbers("id_scores", id_scores, ("n",)), as_numbers("ood_scores", ood_scores, ("m",)))
     )
     accepted, wrongly = _accepted(inside, outside.to(inside.device))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from unhinge.extras import needed_for
 from unhinge.metrics.calibration import Reliability
-from unhinge.metrics.checks import as_numbers
+from unhinge.metrics.checks import Numbers, as_numbers
 from unhinge.metrics.ood import ood_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["reliability_diagram", "score_histogram"]
 
@@ -17,7 +20,7 @@ __all__ = ["reliability_diagram", "score_histogram"]
 INSIDE, OUTSIDE, LIGHT = "#0072B2", "#D55E00", "#56B4E9"
 
 
-def reliability_diagram(bins: Reliability, axes: Any = None, title: str | None = None) -> Any:
+def reliability_diagram(bins: Reliability, axes: Axes | None = None, title: str | None = None) -> Axes:
     """Accuracy of each bin beside its mean confidence, and the calibration error.
 
     Arguments:
@@ -37,7 +40,7 @@ def reliability_diagram(bins: Reliability, axes: Any = None, title: str | None =
     if bins.counts.ndim != 1:
         raise ValueError(
             f"a diagram shows one set of bins, got bins of shape {tuple(bins.counts.shape)}. "
-            "Of class-wise bins draw one class: Reliability(bins.counts[c], bins.hits[c], bins.totals[c])."
+            "Of class-wise bins draw one class: bins[c]."
         )
     error = bins.error  # first: it says what is wrong with empty bins
     axes = _axes(axes)
@@ -66,7 +69,9 @@ def reliability_diagram(bins: Reliability, axes: Any = None, title: str | None =
     return axes
 
 
-def score_histogram(id_scores: Any, ood_scores: Any, axes: Any = None, bins: int = 60, label: str = "score") -> Any:
+def score_histogram(
+    id_scores: Numbers, ood_scores: Numbers, axes: Axes | None = None, bins: int = 60, label: str = "score"
+) -> Axes:
     """Densities of a score on the two sets over common bins, with the FPR95 and AUROC in the title.
 
     Arguments:
@@ -99,7 +104,7 @@ def score_histogram(id_scores: Any, ood_scores: Any, axes: Any = None, bins: int
     return axes
 
 
-def _axes(axes: Any) -> Any:
+def _axes(axes: Axes | None) -> Axes:
     if axes is not None:
         return axes
     with needed_for("a figure"):

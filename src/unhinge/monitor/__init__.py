@@ -12,8 +12,8 @@
 ...             optimizer.zero_grad()
 ...             loss_fn(model(images), labels).backward()
 ...             optimizer.step()
-...         found = monitor.compute()  # a flat dict of floats, for any logger
->>> found["examples"], sorted(found)[-2:]
+...         numbers = monitor.compute()  # a flat dict of floats, for any logger
+>>> numbers["examples"], sorted(numbers)[-2:]
 (24.0, ['weight_norm_ratio', 'weight_norm_rms'])
 
 For Lightning: ``Trainer(callbacks=[MonitorCallback()])``.

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 
 from unhinge.metrics import CollapseSummary
 from unhinge.monitor.forecast import Forecast, Setting, forecast
-from unhinge.monitor.head import find_head, head_parameters
+from unhinge.nn.probe import find_head, head_parameters
 from unhinge.prediction import Measured
 from unhinge.prediction.measured import WIDEST_COVARIANCE
 from unhinge.theory.processes import sum_over_processes
 
 __all__ = ["Monitor"]
 
-PASSES = 32  # forward passes waiting for their labels; older ones are forgotten
+# Forward passes waiting for their labels. Older ones are forgotten, so that a loop without update() fills no memory.
+PASSES = 32
 
 
 class Monitor:
@@ -55,8 +56,8 @@ class Monitor:
         >>> monitor = Monitor(model)
         >>> logits = model(torch.randn(12, 8))
         >>> monitor.update(torch.arange(12) % 3)
-        >>> found = monitor.compute()
-        >>> found["theory/imbalance"], 0 < found["nc1"], found["theory/limit_rank"]
+        >>> numbers = monitor.compute()
+        >>> numbers["theory/imbalance"], 0 < numbers["nc1"], numbers["theory/limit_rank"]
         (1.0, True, 2.0)
         >>> monitor.detach()
     """
@@ -94,9 +95,14 @@ class Monitor:
         self._before: CollapseSummary | None = None  # the epoch before, whose class means nc4 goes by
         self._forecast: tuple[Forecast, int] | None = None  # and what was predicted then, at which step
         self._clear()
-        self._hooks = [self.head.register_forward_pre_hook(_Ear(self, "_hear"), with_kwargs=True)]
+        self._hooks = [self.head.register_forward_pre_hook(_WeakHook(self, "_hear"), with_kwargs=True)]
         if loss is not None:
-            self._hooks.append(loss.register_forward_pre_hook(_Ear(self, "_hear_loss"), with_kwargs=True))
+            self._hooks.append(loss.register_forward_pre_hook(_WeakHook(self, "_hear_loss"), with_kwargs=True))
+
+    @property
+    def waiting(self) -> bool:
+        """Whether features of a forward pass wait for their labels."""
+        return bool(self._heard)
 
     def detach(self) -> None:
         """Take the hooks off the model."""
@@ -152,26 +158,27 @@ class Monitor:
         """
         with torch.no_grad():
             whole, nonfinite, apart, compared = self._reduced()
-            weight, bias = (None if one is None else one.to("cpu", torch.float64) for one in head_parameters(self.head))
-            assert weight is not None
-            found = {"examples": float(whole.classes.size), "nonfinite": float(nonfinite)}
+            weight, bias = head_parameters(self.head)
+            weight = weight.to("cpu", torch.float64)
+            bias = None if bias is None else bias.to(weight)
+            record = {"examples": float(whole.classes.size), "nonfinite": float(nonfinite)}
             reason = _unmeasurable(whole, weight, bias)
             if reason is None:
-                found |= {key: value.item() for key, value in whole.measures(weight).items()}
+                record |= {key: value.item() for key, value in whole.measures(weight).items()}
                 if compared:
-                    found["nc4"] = apart / compared
+                    record["nc4"] = apart / compared
                 self._before = whole
             now, reason = (None, reason) if reason else self._predicted(whole, weight, bias)
             if now is not None:
-                found |= now.norms(0) | {f"theory/{key}": value for key, value in now.numbers.items()}
+                record |= now.norms(0) | {f"theory/{key}": value for key, value in now.numbers.items()}
             if step is not None and self._forecast is not None and step > self._forecast[1]:
                 then, at = self._forecast
-                found |= {f"predicted/{key}": value for key, value in then.at(step - at).items()}
+                record |= {f"predicted/{key}": value for key, value in then.at(step - at).items()}
             self._forecast = None if now is None or step is None else (now, step)
         self._clear()
         if reason is not None:
             warnings.warn(reason, stacklevel=2)
-        return {key: value for key, value in found.items() if math.isfinite(value)}
+        return {key: value for key, value in record.items() if math.isfinite(value)}
 
     def _predicted(
         self, whole: CollapseSummary, weight: Tensor, bias: Tensor | None
@@ -214,13 +221,13 @@ class Monitor:
         if not self._heard:
             return
         given = [*args, *(kwargs[key] for key in ("target",) if key in kwargs)]
-        whole = [one for one in given if isinstance(one, Tensor) and not one.is_floating_point()]
-        if not whole:
+        integers = [value for value in given if isinstance(value, Tensor) and not value.is_floating_point()]
+        if not integers:
             raise ValueError(
                 "the loss was called without integer labels. Leave out loss=, and call update(labels) after each "
                 "forward pass; of soft labels, take the class: update(target.argmax(1))."
             )
-        self._take(whole[-1])
+        self._take(integers[-1])
 
     def _take(self, labels: Any) -> bool:
         """Count the last forward passes that have as many rows as there are labels; False if there are none at all."""
@@ -232,7 +239,7 @@ class Monitor:
             passes += 1
             rows += len(self._heard[-passes])
         if rows != len(kinds) or not passes:
-            shapes = ", ".join(str(tuple(one.shape)) for one in list(self._heard)[-4:])
+            shapes = ", ".join(str(tuple(features.shape)) for features in list(self._heard)[-4:])
             self._heard.clear()
             raise ValueError(
                 f"there are {len(kinds)} labels, but since the last update() features of shape {shapes} have entered "
@@ -279,7 +286,7 @@ class Monitor:
         return CollapseSummary(classes, within, whole.directions.cpu(), whole.norms.cpu()), nonfinite, apart, compared
 
 
-class _Ear:
+class _WeakHook:
     """A hook that knows its owner weakly. In a copy of the model, or one read from a file, it hears nothing."""
 
     def __init__(self, owner: Monitor | None = None, method: str = "") -> None:
@@ -291,8 +298,8 @@ class _Ear:
         if owner is not None:
             getattr(owner, self.method)(module, args, kwargs)
 
-    def __reduce__(self) -> tuple[type[_Ear], tuple[()]]:
-        return _Ear, ()
+    def __reduce__(self) -> tuple[type[_WeakHook], tuple[()]]:
+        return _WeakHook, ()
 
 
 def _unmeasurable(whole: CollapseSummary, weight: Tensor, bias: Tensor | None) -> str | None:
@@ -308,4 +315,4 @@ def _unmeasurable(whole: CollapseSummary, weight: Tensor, bias: Tensor | None) -
 
 
 def _finite(weight: Tensor, bias: Tensor | None) -> bool:
-    return all(bool(one.isfinite().all()) for one in (weight, bias) if one is not None)
+    return bool(weight.isfinite().all()) and (bias is None or bool(bias.isfinite().all()))

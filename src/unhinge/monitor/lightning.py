@@ -6,13 +6,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-from unhinge.monitor.foreign import Adopted
 from unhinge.monitor.hook import Monitor
+from unhinge.nn.borrowed_bases import BorrowedBases
 
 __all__ = ["MonitorCallback"]
 
 
-class MonitorCallback(Adopted):
+class MonitorCallback(BorrowedBases):
     """Logs neural collapse, norms and the theory's prediction at the end of each epoch.
 
     It is a callback of ``lightning.pytorch`` or ``pytorch_lightning``, whichever is in use, and imports neither before
@@ -30,7 +30,7 @@ class MonitorCallback(Adopted):
         >>> Trainer(callbacks=[callback]).fit(module, datamodule)  # doctest: +SKIP
     """
 
-    _families: ClassVar = (("lightning.pytorch", "Callback"), ("pytorch_lightning", "Callback"))
+    _lenders: ClassVar = (("lightning.pytorch", "Callback"), ("pytorch_lightning", "Callback"))
     _missing: ClassVar = "MonitorCallback needs Lightning: pip install lightning"
 
     def __init__(
@@ -79,7 +79,7 @@ class MonitorCallback(Adopted):
 
     def _update(self, batch: Any) -> None:
         # A step may well return before its forward pass; an epoch without any will be told of.
-        if self.monitor is not None and self.monitor._heard:
+        if self.monitor is not None and self.monitor.waiting:
             self.monitor.update(self.labels(batch))
 
     def _log(self, trainer: Any, pl_module: Any) -> None:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from unhinge.extras import needed_for
+from unhinge.nn.angles import smallest_angle
 from unhinge.nn.bounds import angle_bound, check_dim
 from unhinge.theory.validation import check_num_classes
 
@@ -192,18 +193,7 @@ def separation(weight: Tensor, method: str = "given") -> Separation:
     lengths = torch.linalg.vector_norm(weight.detach().double(), dim=1, keepdim=True)
     if not bool(((lengths > 0) & lengths.isfinite()).all()):
         raise ValueError("every row of weight must be finite and not zero: a zero row has no angle.")
-    rows = weight.detach().double() / lengths
-    best, pair = -2.0, (0, 0)
-    size = max(1, (1 << 22) // classes)
-    for start in range(0, classes, size):
-        cosines = rows[start : start + size] @ rows.T
-        cosines.diagonal(start).fill_(-2.0)  # a row with itself
-        top, place = cosines.flatten().max(0)
-        if top.item() > best:
-            best, pair = top.item(), (start + place.item() // classes, int(place.item() % classes))
-    a, b = rows[int(pair[0])], rows[pair[1]]
-    # Kahan's angle: exact for tiny angles and for opposite vectors, where acos loses half of the digits.
-    angle = 2 * math.atan2((a - b).norm().item(), (a + b).norm().item())
+    angle = smallest_angle(weight.detach().double()).item()
     bound = angle_bound(classes, dim)
     return Separation(classes, dim, method, angle, bound.angle, bound.name)
 

@@ -1,7 +1,6 @@
 """Another head for a network that ends in a Linear, and a last ReLU out of the way.
 
-The network is traced to see which Linear makes the output and what feeds it. Where it cannot be traced, the order in
-which modules were registered tells the Linear.
+:mod:`unhinge.nn.probe` finds the layer that makes the logits; the traced network tells what feeds it.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from unhinge.nn.probe import find_head, head_parameters
 from unhinge.nn.tracing import owner_of, passes, traced
 
 __all__ = ["replace_head"]
@@ -23,20 +23,28 @@ RELU_FUNCTIONS: tuple[Any, ...] = (F.relu, torch.relu, F.relu_, torch.relu_)
 
 
 def replace_head(
-    model: nn.Module, head: nn.Module | Factory, *, name: str | None = None, remove_last_relu: bool = False
+    model: nn.Module,
+    head: nn.Module | Factory,
+    *,
+    name: str | None = None,
+    remove_last_relu: bool = False,
+    inputs: object = None,
 ) -> nn.Module:
-    r"""Put `head` in the place of the Linear that `model` ends in.
+    r"""Put `head` in the place of the linear layer that makes the logits of `model`.
 
     The model is changed in place and returned, so that a bare ``nn.Linear`` can be replaced too. The head goes to the
-    device and the dtype of the Linear, and into its training mode.
+    device and the dtype of the old layer, and into its training mode. Which layer that is, :func:`find_head
+    <unhinge.nn.probe.find_head>` says; where several could be meant it refuses, and names them.
 
     Arguments:
-        model: Any network whose output comes from an ``nn.Linear``.
+        model: Any network whose logits come from one linear layer: as its output, or as the entry `logits` of it.
         head: A module, or a function of ``(in_features, num_classes)`` that makes one: ``ETFHead`` itself will do.
-        name: The Linear by its name in the model, such as ``"classifier.6"``, where there are several outputs.
+        name: The old layer by its name in the model, such as ``"classifier.6"``, where it cannot be told.
         remove_last_relu: Also take out the ReLU whose output reaches the head, through pooling, flattening or dropout.
             Features then have all signs, as prototypes that sum to zero ask for. It has to be an ``nn.ReLU`` module, or
             a block with a flag ``last_relu``; of a module that is called several times only the last call is taken out.
+        inputs: A batch to run the model on, for a network whose forward pass depends on its data. The layer whose
+            output is the logits is then known, not guessed.
 
     Example:
         >>> from unhinge.nn.heads import ETFHead
@@ -49,67 +57,23 @@ def replace_head(
           (3): ETFHead(in_features=16, out_features=10, normalize=False, scale=1, trainable=False)
         )
     """
-    graph = traced(model)
-    old = _named(model, name) if name is not None else _last_linear(model, graph)
-    new = head if isinstance(head, nn.Module) else head(old.in_features, old.out_features)
-    wanted = getattr(new, "in_features", old.in_features)
-    if wanted != old.in_features:
+    old = find_head(model, name, inputs=inputs, argument="name")
+    weight, _ = head_parameters(old)
+    num_classes, in_features = weight.shape
+    new = head if isinstance(head, nn.Module) else head(in_features, num_classes)
+    wanted = getattr(new, "in_features", in_features)
+    if wanted != in_features:
         raise ValueError(
-            f"the head takes {wanted} features, but the network has {old.in_features}. "
+            f"the head takes {wanted} features, but the network has {in_features}. "
             "Pass a function of (in_features, num_classes), such as ETFHead, to get the right size."
         )
     if remove_last_relu:
-        _remove_last_relu(model, graph, old)
-    new.to(device=old.weight.device, dtype=old.weight.dtype).train(old.training)
+        _remove_last_relu(model, traced(model), old)
+    new.to(device=weight.device, dtype=weight.dtype).train(old.training)
     return new if old is model else _swap(model, old, new)
 
 
-def _named(model: nn.Module, name: str) -> nn.Linear:
-    module = dict(model.named_modules(remove_duplicate=False)).get(name)
-    if not isinstance(module, nn.Linear):
-        came = "nothing" if module is None else type(module).__name__
-        raise ValueError(f"name must be that of an nn.Linear, but {name!r} is {came}. There are: {_linears(model)}.")
-    return module
-
-
-def _linears(model: nn.Module) -> str:
-    names = [name or "the model itself" for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    return ", ".join(names) or "none"
-
-
-def _last_linear(model: nn.Module, graph: fx.Graph | None) -> nn.Linear:
-    if isinstance(model, nn.Linear):
-        return model
-    if graph is None:
-        return _last_registered(model)
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    node = output.args[0]
-    while isinstance(node, fx.Node) and passes(model, node) and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    module = model.get_submodule(str(node.target)) if isinstance(node, fx.Node) and node.op == "call_module" else None
-    if isinstance(module, nn.Linear):
-        return module
-    raise ValueError(
-        f"the output of the model must come from one nn.Linear, but comes from {node}. "
-        f"Give the one to replace as name=; there are: {_linears(model)}."
-    )
-
-
-def _last_registered(model: nn.Module) -> nn.Linear:
-    modules = list(model.modules())
-    places = [place for place, module in enumerate(modules) if isinstance(module, nn.Linear)]
-    # The weights of anything registered later would come after the head, or beside it.
-    if not places or any(list(module.parameters(recurse=False)) for module in modules[places[-1] + 1 :]):
-        raise ValueError(
-            "the model does not end in an nn.Linear, as far as the order of its modules tells. "
-            f"Give the one to replace as name=; there are: {_linears(model)}."
-        )
-    last = modules[places[-1]]
-    assert isinstance(last, nn.Linear)
-    return last
-
-
-def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Linear) -> None:
+def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Module) -> None:
     if graph is None:
         raise ValueError(
             "remove_last_relu needs a network that torch.fx can trace, and the forward pass of this one depends on its "
@@ -118,7 +82,7 @@ def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Linear)
     calls = [node for node in graph.nodes if node.op == "call_module"]
     heads = [node for node in calls if model.get_submodule(str(node.target)) is head]
     if not heads:
-        raise ValueError("the forward pass never calls the Linear to be replaced, so no ReLU can be found before it.")
+        raise ValueError("the forward pass never calls the layer to be replaced, so no ReLU can be found before it.")
     node = heads[-1].all_input_nodes[0]
     while passes(model, node):
         node = node.all_input_nodes[0]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-__all__ = ["evaluating", "is_linear", "owner_of", "passes", "traced", "undisturbed"]
+__all__ = ["evaluating", "is_linear", "makes_probabilities", "owner_of", "passes", "traced", "undisturbed"]
 
 # What may stand between the last ReLU and the head without hiding it: nothing here makes or removes a sign.
 POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
@@ -29,6 +29,8 @@ PASSING_FUNCTIONS: tuple[Any, ...] = (
     *(torch.flatten, torch.mean, torch.amax, torch.squeeze, torch.reshape, F.dropout, operator.getitem),
 )
 PASSING_METHODS = ("flatten", "mean", "amax", "squeeze", "view", "reshape", "contiguous")
+PROBABILITIES = (nn.Softmax, nn.LogSoftmax)
+PROBABILITY_FUNCTIONS: tuple[Any, ...] = (F.softmax, F.log_softmax, torch.softmax, torch.log_softmax)
 
 
 def traced(model: nn.Module) -> fx.Graph | None:
@@ -39,18 +41,23 @@ def traced(model: nn.Module) -> fx.Graph | None:
         for key, parameter in inspect.signature(model.forward).parameters.items()
         if parameter.default is not parameter.empty
     }
+    attributes = set(vars(model))
     try:
         with undisturbed(model):
             return _Tracer().trace(model, usual)
     except Exception:  # whatever a forward pass raises when it is shown symbols in the place of tensors
         return None
+    finally:
+        # torch.fx stores tensors that a forward pass makes (torch.arange(...)) on the model, as `_tensor_constant0`.
+        for name in set(vars(model)) - attributes:
+            delattr(model, name)
 
 
 class _Tracer(fx.Tracer):
-    """Every Linear and ReLU is one operation, subclasses of them too."""
+    """Every linear layer and every ReLU is one operation, subclasses and heads of ours too."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, (nn.Linear, nn.ReLU)) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, nn.ReLU) or is_linear(m) or super().is_leaf_module(m, module_qualified_name)
 
 
 def passes(model: nn.Module, node: fx.Node) -> bool:
@@ -60,6 +67,15 @@ def passes(model: nn.Module, node: fx.Node) -> bool:
     if node.op == "call_function":
         return node.target in PASSING_FUNCTIONS
     return node.op == "call_method" and node.target in PASSING_METHODS
+
+
+def makes_probabilities(model: nn.Module, node: fx.Node) -> bool:
+    """Whether the operation turns logits into (log-)probabilities, which leaves their order as it is."""
+    if node.op == "call_module":
+        return isinstance(model.get_submodule(str(node.target)), PROBABILITIES)
+    if node.op == "call_function":
+        return node.target in PROBABILITY_FUNCTIONS
+    return node.op == "call_method" and node.target in ("softmax", "log_softmax")
 
 
 def owner_of(model: nn.Module, node: fx.Node) -> nn.Module:

@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from unhinge.monitor.foreign import Adopted
-from unhinge.monitor.head import find_head
-from unhinge.ood.scores import Score, check_score, device_of, outputs, score_of
+from unhinge.nn.borrowed_bases import BorrowedBases
+from unhinge.nn.probe import device_of, find_head
+from unhinge.ood.scores import Score, check_score, outputs, score_of
 
 __all__ = ["ScoreDetector"]
 
 
-class ScoreDetector(Adopted):
+class ScoreDetector(BorrowedBases):
     r"""Outlier scores in the convention of pytorch-ood: **larger means out-of-distribution**.
 
     They are the scores of :func:`unhinge.metrics.ood_scores` with the sign turned, and differentiable. There is nothing
@@ -36,7 +36,7 @@ class ScoreDetector(Adopted):
         True
     """
 
-    _families: ClassVar = (("pytorch_ood.api", "Detector"),)
+    _lenders: ClassVar = (("pytorch_ood.api", "Detector"),)
     requires_fit: ClassVar = False
     hyperparameter_space: ClassVar = {"temperature": [1.0, 10.0, 100.0, 1000.0]}
 

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unhinge.extras import needed_for
-from unhinge.monitor.foreign import Adopted
-from unhinge.monitor.head import find_head
-from unhinge.ood.scores import Score, check_score, device_of, outputs, score_of
+from unhinge.nn.borrowed_bases import BorrowedBases
+from unhinge.nn.probe import device_of, find_head
+from unhinge.ood.scores import Score, check_score, outputs, score_of
 
 __all__ = ["ScorePostprocessor"]
 
 
-class ScorePostprocessor(Adopted):
+class ScorePostprocessor(BorrowedBases):
     r"""Predictions and confidences in the convention of OpenOOD: **larger means in-distribution**.
 
     The confidences are the scores of :func:`unhinge.metrics.ood_scores`. Where OpenOOD is installed it is one of its
@@ -40,7 +40,7 @@ class ScorePostprocessor(Adopted):
         ((10,), (10,), [0, 1, 0, 1, 1, 0, 1, 0, 1, 1])
     """
 
-    _families: ClassVar = (("openood.postprocessors", "BasePostprocessor"),)
+    _lenders: ClassVar = (("openood.postprocessors", "BasePostprocessor"),)
     APS_mode = False  # whether the evaluator searches for a temperature among those of args_dict
     hyperparam_search_done = False
 

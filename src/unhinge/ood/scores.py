@@ -1,16 +1,15 @@
-"""One of the three scores, of whatever enters a network."""
+"""One of the three scores that need no fitting, of whatever enters a network."""
 
 from __future__ import annotations
 
-import itertools
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
 from unhinge.metrics import ood_scores
+from unhinge.nn.probe import features_and_logits, logits_in
 
-__all__ = ["Score", "check_score", "device_of", "outputs", "score_of"]
+__all__ = ["Score", "check_score", "outputs", "score_of"]
 
 Score = Literal["softmax", "energy", "norm"]
 
@@ -27,24 +26,9 @@ def score_of(score: Score, temperature: float, logits: Tensor, features: Tensor 
     return ood_scores(logits, features, temperature)[score]
 
 
-def outputs(model: nn.Module, inputs: Any, head: nn.Module | None) -> tuple[Tensor, Tensor | None]:
+def outputs(model: nn.Module, inputs: object, head: nn.Module | None) -> tuple[Tensor, Tensor | None]:
     """The logits of one forward pass, and the features that entered `head` in it, if one is given."""
-    heard: list[Tensor] = []
-    hook = None if head is None else head.register_forward_pre_hook(lambda _, entering: heard.append(entering[0]))
-    try:
-        made = model(inputs)
-    finally:
-        if hook is not None:
-            hook.remove()
-    logits: Tensor = made[0] if isinstance(made, tuple | list) else made
-    if head is not None and (len(heard) != 1 or len(heard[0]) != len(logits)):
-        shapes = ", ".join(str(tuple(one.shape)) for one in heard) or "nothing"
-        raise ValueError(
-            f"the head must be called once per batch, on {len(logits)} rows, but was called on {shapes}. "
-            "Pass head= to name another layer."
-        )
-    return logits, heard[0] if heard else None
-
-
-def device_of(model: nn.Module) -> torch.device:
-    return next((part.device for part in itertools.chain(model.parameters(), model.buffers())), torch.device("cpu"))
+    if head is None:
+        return logits_in(model(inputs)), None
+    features, logits = features_and_logits(model, inputs, head)
+    return logits, features

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from unhinge.data import ImageSet, batches, generator_of
 from unhinge.metrics import neural_collapse
+from unhinge.nn.angles import smallest_angle
 
 __all__ = ["Outputs", "collapse_record", "outputs", "prototype_record", "sample_of", "score"]
 
@@ -69,14 +70,12 @@ def prototype_record(weight: Tensor) -> dict[str, float]:
     """Smallest norm, largest over smallest, and the smallest angle between two prototypes, in degrees."""
     rows = weight.detach().double().cpu()
     norms = rows.norm(dim=1)
-    unit = rows / norms[:, None].clamp(min=torch.finfo(rows.dtype).tiny)
-    cosines = unit @ unit.mT
-    closest = cosines.fill_diagonal_(-1.0).max().clamp(-1, 1).item() if len(rows) > 1 else -1.0
+    angle = smallest_angle(rows).item() if len(rows) > 1 else math.pi
     smallest = norms.min().item()
     return {
         "prototype_norm_min": smallest,
         "prototype_norm_ratio": norms.max().item() / smallest if smallest else math.inf,
-        "prototype_angle_min": math.degrees(math.acos(closest)) if math.isfinite(closest) else math.nan,
+        "prototype_angle_min": math.degrees(angle),
     }
 
 
