@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unhinge.results.json import plain
+from unhinge.results.tables import as_csv, as_markdown
 from unhinge.training.plots import draw_curves
-from unhinge.training.records import Log, as_csv, as_markdown, plain, read_records, seconds_spent
+from unhinge.training.records import Log, read_records, seconds_spent
 
 
 def test_what_is_not_finite_becomes_its_name():
-    record = plain({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.1, "e": 3, "f": "x"})
+    record = plain({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.1, "e": 3, "f": "x"}, names=True)
     assert record == {"a": "nan", "b": "inf", "c": "-inf", "d": 0.1, "e": 3, "f": "x"}
     assert all(math.isnan(float(record[k])) or math.isinf(float(record[k])) for k in "abc")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unhinge.cli.output import refuse, writable
+from unhinge.results.json import as_json
 
 if TYPE_CHECKING:
     from unhinge.prediction import Prediction, Recommendation
@@ -83,7 +83,7 @@ def predict(
         page = write_report(found, advice, folder, f"What training will do to {file.name}")
     if json:
         record = {"file": str(file), **found.as_dict(), "recommendation": advice.as_dict()}
-        typer.echo(jsonlib.dumps(record, indent=2, ensure_ascii=False, allow_nan=False))
+        typer.echo(as_json(record))
         return
     _print(found, advice)
     if page is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from unhinge.cli.output import progress_bar, refuse, writable
+from unhinge.results.json import as_json
 
 if TYPE_CHECKING:
     from unhinge.paper.figures.registry import Experiment
@@ -38,7 +39,7 @@ def show_list(
     figures, studies = list_experiments(), list_studies()
     if json:
         records = [*(_figure(entry) for entry in figures), *(_study(study) for study in studies)]
-        typer.echo(jsonlib.dumps(records, indent=2, ensure_ascii=False))
+        typer.echo(as_json(records))
         return
     from rich.console import Console
     from rich.table import Table
@@ -159,7 +160,7 @@ def reproduce(
     page = write_report(folder)
     if json:
         records = [*(_record(result) for result in made), *(_study_record(result, folder) for result in found)]
-        typer.echo(jsonlib.dumps(records, indent=2, ensure_ascii=False))
+        typer.echo(as_json(records))
     else:
         _print(made)
         _print_studies(found, folder)
@@ -215,7 +216,7 @@ def _run_studies(
 
 
 def _study_record(result: StudyResult, folder: Path) -> dict[str, Any]:
-    recipe = jsonlib.loads((folder / result.study.id / "recipe.json").read_text(encoding="utf-8"))
+    recipe = loads((folder / result.study.id / "recipe.json").read_text(encoding="utf-8"))
     del recipe["cells"]
     return {**recipe, "folder": str(folder / result.study.id)}
 

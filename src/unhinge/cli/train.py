@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unhinge.cli.output import refuse, writable
+from unhinge.results.json import as_json
 
 if TYPE_CHECKING:
     from unhinge.training import Recipe, Run
@@ -152,7 +152,7 @@ def train(
             "recipe": asdict(run.recipe),
             "records": run.records,
         }
-        typer.echo(jsonlib.dumps(record, indent=2))
+        typer.echo(as_json(record))
     if run.stopped is not None:
         advice = "Lower --lr."
         if run.recipe.loss == "unhinged" and not run.recipe.fixed_prototypes:
@@ -287,9 +287,10 @@ def _row(record: dict[str, Any]) -> str:
 
 
 def _write_results(run: Run) -> None:
+    from unhinge.results.look import save
+    from unhinge.results.tables import as_markdown
     from unhinge.training.checkpoint import write_atomically
-    from unhinge.training.plots import draw_curves, save
-    from unhinge.training.records import as_markdown
+    from unhinge.training.plots import draw_curves
 
     title = f"{run.recipe.data}: {run.recipe.loss}, {run.recipe.head} head, seed {run.recipe.seed}"
     save(draw_curves(run.records, title), run.folder, "curves")
@@ -307,7 +308,7 @@ def _print_plan(chosen: Recipe, data_root: Path | None, json: bool) -> None:
     except (ValueError, OSError) as error:
         refuse(str(error))
     if json:
-        typer.echo(jsonlib.dumps({"recipe": asdict(chosen), "plan": asdict(plan)}, indent=2))
+        typer.echo(as_json({"recipe": asdict(chosen), "plan": asdict(plan)}))
         return
     typer.echo(chosen.to_json())
     typer.echo(str(plan))
@@ -324,8 +325,9 @@ def evaluate(
 
     Writes evaluation.json and a figure with the reliability diagram and the scores into the folder.
     """
+    from unhinge.results.look import save
     from unhinge.training.evaluate import evaluate as measure
-    from unhinge.training.plots import draw_evaluation, save
+    from unhinge.training.plots import draw_evaluation
 
     if weights not in ("last", "best"):
         refuse(f"--weights must be last or best, got {weights!r}.")

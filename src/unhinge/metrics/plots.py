@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unhinge.extras import needed_for
 from unhinge.metrics.calibration import Reliability
 from unhinge.metrics.checks import Numbers, as_numbers
 from unhinge.metrics.ood import ood_metrics
+from unhinge.results.look import BLUE, COLORS, FAINT, ORANGE, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["reliability_diagram", "score_histogram"]
 
-# Okabe and Ito (2008): told apart with any kind of color vision
-INSIDE, OUTSIDE, LIGHT = "#0072B2", "#D55E00", "#56B4E9"
+INSIDE, OUTSIDE, LIGHT = BLUE, ORANGE, COLORS[5]
 
 
 def reliability_diagram(bins: Reliability, axes: Axes | None = None, title: str | None = None) -> Axes:
@@ -48,7 +47,7 @@ def reliability_diagram(bins: Reliability, axes: Axes | None = None, title: str 
     left, width = edges[:-1], 1 / len(bins.counts)
     filled = (bins.counts > 0).numpy()
     accuracy, confidence = bins.accuracy.numpy(), bins.confidence.numpy()
-    axes.plot([0, 1], [0, 1], color="#777777", ls="--", lw=1, label="calibrated")
+    axes.plot([0, 1], [0, 1], color=FAINT, ls="--", lw=1, label="calibrated")
     axes.bar(left[filled], accuracy[filled], width, align="edge", color=LIGHT, edgecolor="white", label="accuracy")
     axes.bar(
         left[filled],
@@ -107,6 +106,5 @@ def score_histogram(
 def _axes(axes: Axes | None) -> Axes:
     if axes is not None:
         return axes
-    with needed_for("a figure"):
-        from matplotlib.figure import Figure
-    return Figure(figsize=(4, 4), layout="constrained").subplots()
+    with styled():
+        return new_figure(4, 4).subplots()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 from collections.abc import Mapping, Sequence
@@ -12,37 +11,18 @@ from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.figures.registry import find
 from unhinge.paper.figures.run import Result, results
 from unhinge.paper.studies.report import study_sections
+from unhinge.results.page import page, picture
 
 __all__ = ["write_report"]
 
 STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 62rem; margin: 2rem auto;
-       padding: 0 1rem; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.3rem; margin-top: 2.5rem; border-bottom: 2px solid #0072B2; }
-h3 { font-size: 1.05rem; margin-bottom: .2rem; }
-table { border-collapse: collapse; width: 100%; font-size: .87rem; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .5rem; border-bottom: 1px solid #ccc; }
-th { border-bottom: 2px solid #888; }
-td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.wide { overflow-x: auto; }
-figure { margin: 1rem 0; } img { max-width: 100%; height: auto; }
 span.holds { color: #00664b; font-weight: 600; } span.fails { color: #b34700; font-weight: 600; }
 caption { text-align: left; padding-bottom: .4rem; font-weight: 600; }
 tr.holds td:nth-child(2) { color: #00664b; } tr.corrected td:nth-child(2) { color: #8a5a00; }
 tr.holds, tr.corrected, tr.false-as-printed { font-weight: normal; color: inherit; }
 tr.false-as-printed td:nth-child(2) { color: #b34700; font-weight: 600; }
-.small { font-size: .85rem; color: #444; } code { font-size: .9em; overflow-wrap: anywhere; }
-a { color: #00558a; }
 table.claims td:nth-child(3), table.claims td:nth-child(4), span.holds, span.fails { white-space: nowrap; }
-@page { size: A4; margin: 14mm; }
-@media print {
-  body { max-width: none; margin: 0; padding: 0; font-size: 9pt; } table { font-size: 7pt; line-height: 1.3; }
-  th, td { padding: .12rem .3rem; } thead { display: table-header-group; } td code { font-size: 6.5pt; }
-  h1 { font-size: 16pt; } h2 { font-size: 12pt; margin-top: 1rem; } h3 { font-size: 10pt; }
-  div.sheet { break-inside: avoid; } figure img { max-height: 190mm; }
-  h2, h3, h3 + p { break-after: avoid; } tr { break-inside: avoid; } .wide { overflow: visible; } nav { display: none; }
-}
+@media print { td code { font-size: 6.5pt; } div.sheet { break-inside: avoid; } figure img { max-height: 190mm; } }
 """
 
 
@@ -74,18 +54,12 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
     if trained:
         sections += ['<h2 id="trained">Trained networks</h2>', *trained]
     sections += [_errata(found, _measured(folder)), _made(found)]
-    page = f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
-<h1>{html.escape(title)}</h1>
-<p>Exact training dynamics under the unhinged loss: every curve computed in closed form (lines) and simulated with
-<code>torch.optim.SGD</code> (markers).</p>
+    body = f"""<p>Exact training dynamics under the unhinged loss: every curve computed in closed form (lines) and
+simulated with <code>torch.optim.SGD</code> (markers).</p>
 <nav>{_links(bool(found), bool(trained))}</nav>
-{chr(10).join(sections)}
-</body></html>
-"""
+{chr(10).join(sections)}"""
     path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page(title, body, STYLE), encoding="utf-8")
     return path
 
 
@@ -131,7 +105,6 @@ def _repeats(result: Result, others: Sequence[Result]) -> str:
 
 def _figure(result: Result) -> str:
     recipe = result.recipe
-    image = base64.b64encode((result.folder / "figure.png").read_bytes()).decode("ascii")
     checks = "\n".join(
         f"<tr><td>{html.escape(check['statement'])}</td><td>{_verdict(check['holds'])}</td>"
         f"<td>{html.escape(check['number'])}</td></tr>"
@@ -144,8 +117,7 @@ def _figure(result: Result) -> str:
 <h3>{result.id}</h3>
 <p class="small">{origin}; C = {size["num_classes"]}, N = {size["per_class"]}, p = {size["dim"]}
 unless its recipe says otherwise; seed {recipe["seed"]}. <code>{html.escape(recipe["command"])}</code></p>
-<figure><img alt="{html.escape(recipe["claim"] + ". " + recipe["footnote"])}"
-src="data:image/png;base64,{image}"></figure>
+{picture(result.folder / "figure.png", recipe["claim"] + ". " + recipe["footnote"])}
 </div>
 <table><thead><tr><th>what the figure says</th><th></th><th>the number</th></tr></thead><tbody>{checks}</tbody></table>
 </section>"""

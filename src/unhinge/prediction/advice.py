@@ -11,9 +11,10 @@ from typing import Any
 from torch import nn
 
 from unhinge.nn.weighting import class_weights
-from unhinge.prediction.analysis import Prediction, as_measured, finite
+from unhinge.prediction.analysis import Prediction, as_measured
 from unhinge.prediction.measured import Measured
 from unhinge.prediction.words import number
+from unhinge.results.json import plain
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.validation import scalar
 
@@ -36,7 +37,7 @@ class Recommendation:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {name: finite(getattr(self, name)) for name in self.__dataclass_fields__}
+        return {name: plain(getattr(self, name)) for name in self.__dataclass_fields__}
 
 
 def recommend(

@@ -16,6 +16,7 @@ from unhinge.prediction.files import read_features
 from unhinge.prediction.live import measure_model
 from unhinge.prediction.measured import Measured, measure_file
 from unhinge.prediction.representatives import Ending, ending
+from unhinge.results.json import plain
 from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.validation import scalar
@@ -116,7 +117,7 @@ class Prediction:
         record["limit_class_sizes"] = self.limit.sizes
         record["limit_predicted"] = self.limit.predicted
         record["findings"] = self.findings
-        return finite(record)
+        return plain(record)
 
 
 def predict(
@@ -229,15 +230,6 @@ def as_measured(
         f"source must be a file, a model with a loader, or measured features, got {type(source).__name__}. "
         "For arrays: predict(measure_arrays(features, labels, weight))."
     )
-
-
-def finite(value: Any) -> Any:
-    """The same with None in the place of numbers that JSON does not have."""
-    if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _path(measured: Measured, problem: LayerPeeled, lr: float) -> LinearPath:

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from unhinge.extras import needed_for
-from unhinge.paper.figures.draw import COLORS, MARKERS, STYLE
 from unhinge.prediction.analysis import Prediction, rate_at
 from unhinge.prediction.representatives import ending
+from unhinge.results.look import BLUE, COLORS, DASHES, GREEN, INK, MARKERS, head_line, new_figure, styled
+from unhinge.results.look import ORANGE as RED
 
-__all__ = ["draw", "save"]
+__all__ = ["draw"]
 
 POINTS = 241
-BLUE, RED, GREEN = COLORS[:3]
 
 
 def draw(found: Prediction, title: str) -> Any:
     """The figure of a prediction."""
-    with needed_for("the figure of a prediction"):
-        import matplotlib
-        from matplotlib.figure import Figure
-    matplotlib.use("Agg")
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10, 6.2), layout="constrained")
-        figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+    with styled():
+        figure = new_figure(10, 6.2)
+        head_line(figure, title)
         axes = figure.subplots(2, 3)
         time = _times(found)
         panels = (_distance, _norms, _collapse)
@@ -42,15 +35,6 @@ def draw(found: Prediction, title: str) -> Any:
             axis.set_title(f"({letter}) {axis.get_title()}", loc="left")
             axis.title.set_text("")
     return figure
-
-
-def save(figure: Any, folder: Path) -> None:
-    """prediction.png and prediction.pdf, without dates so that the same figure is the same file."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(folder / "prediction.png", dpi=160, metadata={"Software": None})
-        figure.savefig(folder / "prediction.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
 
 
 def _times(found: Prediction) -> torch.Tensor:
@@ -67,12 +51,12 @@ def _distance(axis: Any, found: Prediction, time: torch.Tensor) -> None:
     if math.isfinite(found.rate):
         slope = values[-1] * np.exp(found.rate * (time.numpy() - time[-1].item()))
         shown = slope <= 2
-        axis.plot(time[shown], slope[shown], color="#333333", ls=(0, (5, 2)), lw=1, label=f"rate {found.rate:.3g}")
+        axis.plot(time[shown], slope[shown], color=INK, ls=DASHES["predicted"], lw=1, label=f"rate {found.rate:.3g}")
     wanted, when = found.setting.distance, found.times[found.setting.distance]
     if math.isfinite(when):
         axis.plot([when], [wanted], "o", color=RED, mfc="white", label=f"{wanted:g} after {math.ceil(when):,}")
     axis.set(yscale="log", title="distance from the limit")
-    axis.legend(frameon=False)
+    axis.legend()
 
 
 def _norms(axis: Any, found: Prediction, time: torch.Tensor) -> None:
@@ -80,9 +64,9 @@ def _norms(axis: Any, found: Prediction, time: torch.Tensor) -> None:
     logs = found.path.log_norm(time).double().numpy()
     axis.plot(time, (logs - logs[0]) / math.log(10), color=BLUE, label="exact")
     slope = (logs[-1] - logs[0] + found.growth * (time.numpy() - time[-1].item())) / math.log(10)
-    axis.plot(time, slope, color="#333333", ls=(0, (5, 2)), lw=1, label=f"growth {found.growth:.3g}")
+    axis.plot(time, slope, color=INK, ls=DASHES["predicted"], lw=1, label=f"growth {found.growth:.3g}")
     axis.set(title=f"log10 of |Z| over its start: {found.outcome}")
-    axis.legend(frameon=False)
+    axis.legend()
 
 
 def _collapse(axis: Any, found: Prediction, time: torch.Tensor) -> None:
@@ -94,7 +78,7 @@ def _collapse(axis: Any, found: Prediction, time: torch.Tensor) -> None:
         known = np.isfinite(values)
         axis.plot(few[known], values[known], color=color, marker=marker, mfc="white", ms=3.5, markevery=4, label=name)
     axis.set(yscale="log", title="neural collapse")
-    axis.legend(frameon=False)
+    axis.legend()
 
 
 def _spectrum(axis: Any, found: Prediction) -> None:
@@ -103,8 +87,8 @@ def _spectrum(axis: Any, found: Prediction) -> None:
     setting = found.setting
     decay = math.sqrt(setting.feature_decay * setting.weight_decay)
     if decay:
-        axis.axhline(decay, color=RED, ls="-.", lw=0.9, label=f"decay {decay:.3g}: modes below die")
-        axis.legend(frameon=False)
+        axis.axhline(decay, color=RED, ls=DASHES["level"], lw=0.9, label=f"decay {decay:.3g}: modes below die")
+        axis.legend()
     axis.set(xlabel="mode", title=f"singular values; critical decay {found.critical_decay:.3g}")
     axis.set_ylim(bottom=-0.03 * found.critical_decay)
 
@@ -119,10 +103,12 @@ def _gamma(axis: Any, found: Prediction) -> None:
     axis.plot(grid, rates, color=BLUE)
     if math.isfinite(found.best_gamma):
         axis.plot([found.best_gamma], [-found.best_rate], "s", color=GREEN, label=f"best {found.best_gamma:.4g}")
-    axis.axvline(min(setting.gamma, 1.05 * edge), color=RED, ls="-.", lw=0.9, label=f"now {setting.gamma:.4g}")
+    axis.axvline(
+        min(setting.gamma, 1.05 * edge), color=RED, ls=DASHES["level"], lw=0.9, label=f"now {setting.gamma:.4g}"
+    )
     words = "speed over γ" if found.cure is None else "speed over γ, with the cure"
     axis.set(xlabel="γ", title=words)
-    axis.legend(frameon=False)
+    axis.legend()
 
 
 def _unit(found: Prediction) -> float:
@@ -142,4 +128,4 @@ def _classes(axis: Any, found: Prediction) -> None:
         axis.plot(place, np.asarray(cured.sizes)[order], "s", color=GREEN, mfc="white", ms=4.5, label="cured")
     axis.set(xlabel="class, largest first", title="|class mean| in the limit")
     axis.set_ylim(bottom=0)
-    axis.legend(frameon=False)
+    axis.legend()

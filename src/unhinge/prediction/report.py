@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from unhinge.prediction.advice import Recommendation
 from unhinge.prediction.analysis import Prediction
-from unhinge.prediction.figures import draw, save
+from unhinge.prediction.figures import draw
 from unhinge.prediction.words import CAVEAT, number, steps
 from unhinge.results.environment import environment
+from unhinge.results.json import write_json
+from unhinge.results.look import save
+from unhinge.results.page import page, picture, table
 
 __all__ = ["collapse_rows", "write_report"]
 
+# One printed sheet: smaller letters than other pages have, and two columns of tables.
 STYLE = """
-body { font: 14px/1.4 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 60rem; margin: 1.5rem auto;
-       padding: 0 1rem; }
-h1 { font-size: 1.4rem; margin-bottom: .2rem; }
-h2 { font-size: 1.05rem; margin: 1rem 0 .3rem; border-bottom: 2px solid #0072B2; }
-ul { margin: .3rem 0; padding-left: 1.2rem; } figure { margin: .5rem 0; } img { max-width: 100%; height: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .85rem; }
-th, td { text-align: left; vertical-align: top; padding: .15rem .5rem; border-bottom: 1px solid #ccc; }
-td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.wide { overflow-x: auto; } .columns { display: flex; gap: 1.5rem; flex-wrap: wrap; }
-.columns > div { flex: 1 1 20rem; } .small { font-size: .8rem; color: #444; }
-@page { size: A4; margin: 10mm; }
-@media print { body { max-width: none; margin: 0; padding: 0; font: 7.5pt/1.25 system-ui, sans-serif; }
+body { font-size: 14px; line-height: 1.4; max-width: 60rem; margin: 1.5rem auto; }
+h1 { font-size: 1.4rem; margin-bottom: .2rem; } h2 { font-size: 1.05rem; margin: 1rem 0 .3rem; }
+ul { margin: .3rem 0; padding-left: 1.2rem; } figure { margin: .5rem 0; } th, td { padding: .15rem .5rem; }
+.columns { display: flex; gap: 1.5rem; flex-wrap: wrap; } .columns > div { flex: 1 1 20rem; }
+@page { margin: 10mm; }
+@media print { body { font: 7.5pt/1.25 system-ui, sans-serif; margin: 0; }
   table { font-size: 6.8pt; } th, td { padding: .05rem .3rem; } .small { font-size: 6.8pt; }
   h1 { font-size: 13pt; margin: 0; } h2 { font-size: 9pt; margin: .3rem 0 .1rem; }
   figure { margin: .2rem 0; text-align: center; } figure img { max-height: 92mm; } .columns { flex-wrap: nowrap; }
   .columns > div { flex: 1 1 0; } }
 """
+ALT = "Distance from the limit, norms, neural collapse, singular values, speed over gamma, class means in the limit"
 COLLAPSE = {
     "nc1": "NC1, tr(Σ_W Σ_B⁺)/C",
     "nc1_ratio": "NC1, tr Σ_W / tr Σ_B",
@@ -64,41 +60,32 @@ def _rounded(value: float) -> float:
 
 def write_report(found: Prediction, advice: Recommendation, folder: Path, title: str) -> Path:
     """prediction.json, prediction.png, prediction.pdf and report.html into `folder`; returns the page."""
-    save(draw(found, title), folder)
+    image, _ = save(draw(found, title), folder, "prediction")
     made = environment()
     record = {"prediction": found.as_dict(), "recommendation": advice.as_dict(), "made_with": made}
-    text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
-    (folder / "prediction.json").write_text(text + "\n", encoding="utf-8")
-    image = base64.b64encode((folder / "prediction.png").read_bytes()).decode("ascii")
+    write_json(folder / "prediction.json", record)
     setting = found.setting
     versions = ", ".join(f"{name} {value}" for name, value in made["versions"].items())
     said = "\n".join(f"<li>{html.escape(sentence)}</li>" for sentence in found.findings)
-    page = f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
-<h1>{html.escape(title)}</h1>
-<p class="small">n = {setting.num_samples:,} examples, C = {setting.num_classes:,}, p = {setting.dim:,};
+    body = f"""<p class="small">n = {setting.num_samples:,} examples, C = {setting.num_classes:,}, p = {setting.dim:,};
 γ = {number(setting.gamma)}, learning rate {number(setting.lr)}, feature decay {number(setting.feature_decay)}, weight
 decay {number(setting.weight_decay)}. Head: {html.escape(setting.head)}.</p>
 <ul>{said}</ul>
-<figure><img alt="Distance from the limit, norms, neural collapse, singular values, speed over gamma, and class means in
-the limit" src="data:image/png;base64,{image}"></figure>
+{picture(image, ALT)}
 <div class="columns"><div>
 <h2>Neural collapse</h2>
-{_table(("measure", "now", f"at {setting.distance:g}", "limit"), collapse_rows(found))}
+{table(("measure", "now", f"at {setting.distance:g}", "limit"), collapse_rows(found))}
 </div><div>
 <h2>Time to a distance</h2>
-{_table(("distance", "after"), [(f"{distance:g}", steps(time)) for distance, time in found.times.items()])}
+{table(("distance", "after"), [(f"{distance:g}", steps(time)) for distance, time in found.times.items()])}
 {_weightings(found)}
 </div></div>
 <h2>To reach the distance {advice.distance:g}</h2>
-{_table(("", "value", "why"), _advice(advice))}
+{table(("", "value", "why"), _advice(advice))}
 <p class="small">{html.escape(CAVEAT)} Times are steps of full-batch gradient descent in the limit of small rates.
-{html.escape(versions)}; commit {html.escape(str(made["commit"] or "unknown"))}.</p>
-</body></html>
-"""
+{html.escape(versions)}; commit {html.escape(str(made["commit"] or "unknown"))}.</p>"""
     path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page(title, body, STYLE), encoding="utf-8")
     return path
 
 
@@ -130,10 +117,4 @@ def _weightings(found: Prediction) -> str:
         for one in found.weightings
     ]
     heads = ("class weights", "limit accuracy", "classes right", f"to {found.setting.distance:g}")
-    return f"<h2>Imbalance {found.imbalance:.4g}</h2>\n{_table(heads, rows)}"
-
-
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    head = "".join(f"<th>{html.escape(one)}</th>" for one in heads)
-    body = "\n".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+    return f"<h2>Imbalance {found.imbalance:.4g}</h2>\n{table(heads, rows)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from unhinge.metrics import (
     shot_accuracy,
 )
 from unhinge.nn.backbones import Classifier
+from unhinge.results.json import as_json, plain
 from unhinge.training.checkpoint import Checkpoint, CheckpointError, read_tensors, write_atomically
 from unhinge.training.loop import Material, material_of
 from unhinge.training.measure import Outputs, outputs, prototype_record
 from unhinge.training.network import biases_of, network_of, prototypes_of
 from unhinge.training.recipe import Recipe
-from unhinge.training.records import plain
 
 __all__ = ["Evaluation", "evaluate", "load_network"]
 
@@ -110,7 +109,7 @@ def evaluate(
             name: ood_metrics(*pair) for name, pair in scores.items()
         }
     numbers = {"weights": which, "recipe": recipe.key, "test_images": len(images.test)} | numbers
-    write_atomically(place / "evaluation.json", (json.dumps(plain(numbers), indent=2, allow_nan=False) + "\n").encode())
+    write_atomically(place / "evaluation.json", (as_json(plain(numbers, names=True)) + "\n").encode())
     return Evaluation(place, numbers, bins, scores)
 
 

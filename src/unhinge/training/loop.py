@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unhinge.data import ImageSet, augment_for, batches, imbalanced, load, num_batches, shrink, with_label_noise
 from unhinge.nn.precision import widened
+from unhinge.results.json import plain
 from unhinge.training import checkpoint
 from unhinge.training.checkpoint import CheckpointError
 from unhinge.training.measure import collapse_record, prototype_record, sample_of, score
@@ -26,7 +27,7 @@ from unhinge.training.network import biases_of, network_of, prototypes_of
 from unhinge.training.objective import Objective, objective_of
 from unhinge.training.processes import Alone, Processes
 from unhinge.training.recipe import Recipe, RecipeError
-from unhinge.training.records import Log, plain
+from unhinge.training.records import Log
 
 __all__ = ["Material", "Progress", "Run", "fit", "learning_rate", "material_of"]
 
@@ -280,7 +281,7 @@ class _Training:
         return int(standing["records"])
 
     def _export(self, name: str, record: dict[str, Any]) -> None:
-        about = {"recipe": json.loads(self.recipe.to_json()), "record": plain(record)}
+        about = {"recipe": json.loads(self.recipe.to_json()), "record": plain(record, names=True)}
         checkpoint.write_tensors(self.folder / f"{name}.safetensors", self.network.state_dict(), about)
 
     def _end(self, progress: Progress | None, record: dict[str, Any], stopped: str) -> Run:

@@ -6,15 +6,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from unhinge.results.look import COLORS, DARK_COLORS
 from unhinge.web.panels import Curve, Moving, Panel, Slot
 
 __all__ = ["PALETTES", "THEMES", "figure"]
 
-# Okabe and Ito (2008), the lighter ones first on a dark ground
-PALETTES = {
-    "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
-    "dark": ("#56B4E9", "#E69F00", "#2FC49A", "#E59AC4", "#F0764A", "#6FA8DC"),
-}
+PALETTES = {"light": COLORS[:6], "dark": DARK_COLORS[:6]}
 THEMES = {
     "light": {"paper": "#ffffff", "ink": "#22262b", "grid": "#e3e6ea", "faint": "#6b727b"},
     "dark": {"paper": "#1b1f25", "ink": "#e4e7eb", "grid": "#353b44", "faint": "#9aa3ad"},

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from unhinge.paper.claims.registry import Record
+from unhinge.results.look import BLUE, DPI, INK, ORANGE, new_figure, styled
 
 __all__ = ["draw", "draw_all"]
 
-# Okabe and Ito (2008).
-COLORS = {"printed": "#D55E00", "ours": "#0072B2", "reference": "#000000"}
+COLORS = {"printed": ORANGE, "ours": BLUE, "reference": INK}
 DASHES = {"printed": "--", "ours": "-", "reference": ":"}
-GRID = "#DDDDDD"
 
 
 def draw_all(records: Sequence[Record], folder: Path, seed: int = 0) -> list[Path]:
@@ -33,25 +32,18 @@ def draw(record: Record, folder: Path, seed: int = 0) -> Path | None:
     if picture is None and not shows_residuals:
         return None
 
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = (picture is not None) + shows_residuals
-    figure = Figure(figsize=(4.6 * columns, 3.6), layout="constrained", dpi=150)
-    FigureCanvasAgg(figure)  # no window, no global state
-    axes = list(figure.subplots(1, columns, squeeze=False)[0])
-    for axis in axes:
-        axis.grid(color=GRID, linewidth=0.5)
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
-    if picture is not None:
-        _picture(axes[0], picture(seed))
-    if shows_residuals:
-        _residuals(axes[-1], record)
-    title = f"{record.claim.id}: {record.verdict}\n" + textwrap.fill(record.claim.title, 60 * columns)
-    figure.suptitle(title, fontsize=9, x=0.01, ha="left")
     path = folder / f"{record.claim.id}.png"
-    figure.savefig(path)
+    with styled():
+        figure = new_figure(4.6 * columns, 3.6)
+        axes = list(figure.subplots(1, columns, squeeze=False)[0])
+        if picture is not None:
+            _picture(axes[0], picture(seed))
+        if shows_residuals:
+            _residuals(axes[-1], record)
+        title = f"{record.claim.id}: {record.verdict}\n" + textwrap.fill(record.claim.title, 60 * columns)
+        figure.suptitle(title, fontsize=9, x=0.01, ha="left")
+        figure.savefig(path, dpi=DPI)
     return path
 
 
@@ -68,7 +60,7 @@ def _picture(axis: Any, picture: Any) -> None:
     axis.set_xlabel(picture.across)
     axis.set_ylabel(picture.up)
     axis.set_title(picture.caption, fontsize=8)
-    axis.legend(fontsize=7, frameon=False)
+    axis.legend(fontsize=7)
 
 
 def _residuals(axis: Any, record: Record) -> None:
@@ -95,4 +87,4 @@ def _residuals(axis: Any, record: Record) -> None:
     axis.set_xlabel("random problem")
     axis.set_ylabel("residual")
     axis.set_title(textwrap.fill(f"against: {one.oracle}", 55), fontsize=8)
-    axis.legend(fontsize=7, frameon=False)
+    axis.legend(fontsize=7)

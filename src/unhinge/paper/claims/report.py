@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +12,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.registry import CORRECTED, FAILS, FALSE, HOLDS, Record, record_of
+from unhinge.results import json, tables
 
 __all__ = ["as_csv", "as_html", "as_json", "as_markdown", "as_table", "explain", "summary"]
 
@@ -50,15 +49,14 @@ def as_table(records: Sequence[Record], width: int = 120) -> Table:
 
 
 def as_json(records: Sequence[Record]) -> str:
-    return json.dumps([record_of(record) for record in records], indent=2, ensure_ascii=False, allow_nan=False)
+    """A list of records, one JSON value."""
+    return json.as_json([record_of(record) for record in records])
 
 
 def as_markdown(records: Sequence[Record]) -> str:
-    lines = [f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
-    for record in records:
-        name, *rest = (cell.replace("|", "\\|") for cell in _cells(record))
-        lines.append(f"| `{name}` | {' | '.join(rest)} |")
-    return "\n".join([*lines, "", summary(records), ""])
+    """A Markdown table, and the summary below it."""
+    rows = [(f"`{name}`", *rest) for name, *rest in map(_cells, records)]
+    return f"{tables.markdown_text(HEADS, rows)}\n\n{summary(records)}\n"
 
 
 def as_html(records: Sequence[Record]) -> str:
@@ -78,11 +76,8 @@ def as_html(records: Sequence[Record]) -> str:
 
 
 def as_csv(records: Sequence[Record]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(HEADS)
-    writer.writerows(_cells(record) for record in records)
-    return out.getvalue()
+    """The columns of the table, as CSV."""
+    return tables.csv_text(HEADS, map(_cells, records))
 
 
 def explain(record: Record) -> RenderableType:
@@ -177,7 +172,5 @@ def _tolerance(value: float, because: str) -> str:
 
 def _errata(record: Record) -> str:
     """Numbers, severity, and the evidence of the list, one line each."""
-    from unhinge.paper.claims.errata import ERRATA  # data, but in a package that loads plotting: not before it is asked
-
     known = {entry.number: entry for entry in ERRATA}
     return "\n".join(f"{n} (severity {known[n].severity}): {known[n].evidence}" for n in record.claim.errata)

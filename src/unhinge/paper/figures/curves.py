@@ -9,6 +9,7 @@ from pathlib import Path
 
 from unhinge.paper.figures.registry import Check, Panel, Row
 from unhinge.paper.figures.simulate import Curves, deviation, fitted_rate
+from unhinge.results.tables import as_markdown, csv_text, write_csv
 
 __all__ = [
     "agreement",
@@ -132,12 +133,8 @@ def rate_check(one: Curves, key: str, predicted: float, tolerance: float) -> Che
 
 def write_rows(rows: Sequence[Row], path: Path) -> None:
     """CSV with every float written as Python's shortest exact form, so that it reads back to the same bits."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADER)
-        for row in rows:
-            error = "" if row.error is None else repr(row.error)
-            writer.writerow([row.panel, row.series, row.kind, repr(row.step), repr(row.value), error])
+    cells = ((row.panel, row.series, row.kind, row.step, row.value, row.error) for row in rows)
+    path.write_text(csv_text(HEADER, cells), encoding="utf-8")
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -158,15 +155,5 @@ def read_rows(path: Path) -> list[Row]:
 
 def write_summary(summary: Summary, path: Path) -> None:
     """The summary as CSV, and beside it as a Markdown table."""
-    names = list(dict.fromkeys(key for entry in summary for key in entry))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        for entry in summary:
-            cells = [entry.get(name, "") for name in names]
-            writer.writerow([repr(cell) if isinstance(cell, float) else cell for cell in cells])
-    lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
-    for entry in summary:
-        cells = [entry.get(name, "") for name in names]
-        lines.append("| " + " | ".join(f"{c:.3g}" if isinstance(c, float) else str(c) for c in cells) + " |")
-    path.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_csv(path, summary)
+    path.with_suffix(".md").write_text(as_markdown(summary, digits=3) + "\n", encoding="utf-8")

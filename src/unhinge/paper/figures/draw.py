@@ -1,38 +1,19 @@
-"""The common look: Okabe-Ito colours, a marker per series, lines exact, markers simulated, dashes predicted."""
+"""A numerical figure from its table: lines exact, markers simulated, dashes predicted; a color and mark per series."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from unhinge.extras import needed_for
 from unhinge.paper.figures.registry import Panel, Row
+from unhinge.results.look import COLORS, DASHES, FAINT, GRAY, INK, MARKERS, ORANGE, styled
 
-__all__ = ["draw", "pretty", "save"]
+__all__ = ["draw", "pretty"]
 
-# Okabe and Ito (2008) without yellow, which vanishes in print.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREEK = {"gamma": "γ", "lambda": "λ", "eta": "η", "rho": "ρ"}
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 9,
-    "legend.fontsize": 8.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.5,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.4,
-    "figure.dpi": 100,
-    "pdf.fonttype": 42,
-    "svg.hashsalt": "unhinge",
-}
 
 
 def pretty(name: str) -> str:
@@ -57,17 +38,15 @@ def draw(
 ) -> Any:
     """The figure of a table; `deviations`: by panel, how far the simulation lies off, printed in its corner."""
     with needed_for("a figure"):
-        import matplotlib
         from matplotlib.figure import Figure
         from matplotlib.lines import Line2D
-    matplotlib.use("Agg")
 
     series = list(dict.fromkeys(row.series for row in rows if row.kind in ("exact", "sgd")))
     looks = {name: (COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(series)}
     count = -(-len(panels) // columns)
     head = _even(title, 33 * min(columns, len(panels)))
     foot = textwrap.wrap(footnote, 56 * min(columns, len(panels)))
-    with matplotlib.rc_context(STYLE):
+    with styled():
         width, height = 3.3 * min(columns, len(panels)), 2.75 * count
         above, below = 0.23 * len(head) + 0.02, 0.5 + 0.17 * len(foot)
         widest = max(1, int(width / 1.55))
@@ -92,9 +71,7 @@ def draw(
                 _zoom(axis, mine, panel, looks)
             if deviations and panel.key in deviations:
                 text = f"SGD off by {deviations[panel.key]}"
-                axis.text(
-                    1.0, 1.01, text, transform=axis.transAxes, ha="right", va="bottom", fontsize=6.5, color="#555555"
-                )
+                axis.text(1.0, 1.01, text, transform=axis.transAxes, ha="right", va="bottom", fontsize=6.5, color=GRAY)
         for axis in list(axes.flat)[len(panels) :]:
             axis.set_axis_off()
         if spare:
@@ -105,7 +82,7 @@ def draw(
                 handles=handles, ncols=min(wide, len(handles)), frameon=False, loc="lower center", bbox_to_anchor=anchor
             )
         figure.text(0.01, 1 - 0.06 / total, "\n".join(head), ha="left", va="top", fontsize=11.5, fontweight="bold")
-        figure.text(0.01, 0.05 / total, "\n".join(foot), ha="left", va="bottom", fontsize=8, color="#333333")
+        figure.text(0.01, 0.05 / total, "\n".join(foot), ha="left", va="bottom", fontsize=8, color=INK)
         bottom = (0.17 * len(foot) + 0.1 + (0 if spare else 0.2 * -(-len(handles) // wide) + 0.1)) / total
         figure.tight_layout(rect=(0, bottom, 1, 1 - above / total), w_pad=1.2, h_pad=1.0)
     return figure
@@ -120,27 +97,18 @@ def _even(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width)
 
 
-def save(figure: Any, folder: Path) -> None:
-    """figure.png and figure.pdf, without dates so that the same figure is the same file."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(folder / "figure.png", dpi=160, metadata={"Software": None})
-        figure.savefig(folder / "figure.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
-
-
 def _key(kinds: set[str], line: Any) -> list[Any]:
     entries = []
     if "exact" in kinds:
-        entries.append(line([], [], color="#555555", label="line: exact"))
+        entries.append(line([], [], color=GRAY, label="line: exact"))
     if "sgd" in kinds:
-        entries.append(line([], [], color="#555555", ls="", marker="o", mfc="white", ms=4.5, label="marker: SGD"))
+        entries.append(line([], [], color=GRAY, ls="", marker="o", mfc="white", ms=4.5, label="marker: SGD"))
     if "slope" in kinds:
-        entries.append(line([], [], color="#555555", ls=(0, (5, 2)), lw=1.0, label="dashes: predicted rate"))
+        entries.append(line([], [], color=GRAY, ls=DASHES["predicted"], lw=1.0, label="dashes: predicted rate"))
     if "flow" in kinds:
-        entries.append(line([], [], color="#555555", ls=(0, (1, 1.2)), label="dots: gradient flow"))
+        entries.append(line([], [], color=GRAY, ls=DASHES["flow"], label="dots: gradient flow"))
     if "level" in kinds:
-        entries.append(line([], [], color="#777777", ls="-.", lw=0.9, label="dash-dot: predicted level"))
+        entries.append(line([], [], color=FAINT, ls=DASHES["level"], lw=0.9, label="dash-dot: predicted level"))
     return entries
 
 
@@ -151,15 +119,15 @@ def _curves(axis: Any, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple
     offset = {name: index for index, name in enumerate(looks)}
     for (kind, name), points in groups.items():
         x, y = [point.step for point in points], [point.value for point in points]
-        color, marker = looks.get(name, ("#777777", ""))
+        color, marker = looks.get(name, (FAINT, ""))
         if kind == "exact":
             axis.plot(x, y, color=color, zorder=3)
         elif kind == "flow":
-            axis.plot(x, y, color=color, ls=(0, (1, 1.2)), zorder=2)
+            axis.plot(x, y, color=color, ls=DASHES["flow"], zorder=2)
         elif kind == "slope":
-            axis.plot(x, y, color="#333333", ls=(0, (5, 2)), lw=1.0, zorder=5)
+            axis.plot(x, y, color=INK, ls=DASHES["predicted"], lw=1.0, zorder=5)
         elif kind == "level":
-            axis.plot(x, y, color="#777777", ls="-.", lw=0.9, zorder=1)
+            axis.plot(x, y, color=FAINT, ls=DASHES["level"], lw=0.9, zorder=1)
         else:
             # every other mark or so, shifted from series to series, so that curves on top of each other stay visible
             errors = [0.0 if point.error is None else point.error for point in points]
@@ -212,4 +180,4 @@ def _zoom(axis: Any, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[s
     inset.grid(False)
     for spine in inset.spines.values():
         spine.set_visible(True)
-        spine.set_color("#D55E00")
+        spine.set_color(ORANGE)

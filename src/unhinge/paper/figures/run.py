@@ -24,11 +24,13 @@ from unhinge.paper.figures.curves import (
     write_rows,
     write_summary,
 )
-from unhinge.paper.figures.draw import draw, save
+from unhinge.paper.figures.draw import draw
 from unhinge.paper.figures.registry import Experiment, find, list_experiments
 from unhinge.paper.figures.scale import Scale, as_scale
 from unhinge.results.environment import environment
 from unhinge.results.folders import writable
+from unhinge.results.json import plain, write_json
+from unhinge.results.look import save
 
 __all__ = ["Progress", "Result", "redraw", "reproduce", "results"]
 
@@ -221,8 +223,7 @@ def _complete(folder: Path, name: str, scale: Scale, seed: int) -> Result | None
 
 
 def _write_recipe(recipe: dict[str, Any], folder: Path) -> None:
-    text = json.dumps(recipe, indent=2, ensure_ascii=False, default=str)
-    (folder / "recipe.json").write_text(text + "\n", encoding="utf-8")
+    write_json(folder / "recipe.json", plain(recipe))
 
 
 def _fingerprint(entry: Experiment) -> str:
@@ -234,7 +235,8 @@ def _fingerprint(entry: Experiment) -> str:
 
 def _look() -> str:
     """A hash of the code that decides the drawing: with another one, figures are drawn again from their tables."""
-    return _hash([Path(__file__).with_name("draw.py")])
+    here = Path(__file__)
+    return _hash([here.with_name("draw.py"), here.parents[2] / "results" / "look.py"])
 
 
 def _hash(files: Sequence[Path]) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from unhinge.results.json import plain
 from unhinge.training import Evaluation, Recipe, evaluate, fit, material_of
 from unhinge.training.checkpoint import write_atomically
-from unhinge.training.records import plain, seconds_spent
+from unhinge.training.records import seconds_spent
 
 __all__ = ["Cell", "Task", "follow", "measured", "read_run"]
 
@@ -101,7 +102,7 @@ def follow(task: Task) -> dict[str, Any]:
         found = evaluate(folder, task.ood, data_root=task.data_root, material=material)
         result |= _kept(found, [record["test_accuracy"] for record in run.records])
     result["evaluation_seconds"] = round(time.perf_counter() - began - seconds, 2)
-    result = plain(result)
+    result = plain(result, names=True)
     write_atomically(task.path, (json.dumps(result) + "\n").encode())
     for file in folder.glob("checkpoint-*.safetensors"):  # all that is asked of it is kept
         file.unlink()

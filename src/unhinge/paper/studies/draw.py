@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from unhinge.metrics import Reliability, reliability_diagram
-from unhinge.paper.figures.draw import COLORS, MARKERS, STYLE, save
 from unhinge.paper.studies.study import StudyResult, mean_and_spread
+from unhinge.results.look import COLORS, MARKERS, save, styled
 
 __all__ = ["draw_study"]
 
@@ -21,10 +21,7 @@ KNOWN, UNKNOWN = COLORS[0], COLORS[1]
 
 def draw_study(result: StudyResult, folder: Path) -> None:
     """figure.png and figure.pdf of a study, from what is measured so far."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = DRAWN[result.study.kind](result)
         title = "\n".join(textwrap.wrap(result.study.claim, int(11 * figure.get_figwidth())))
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")

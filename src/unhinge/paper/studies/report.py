@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import html
 import json
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unhinge.paper.studies.tables import STUDIES
+from unhinge.results.page import picture
 
 __all__ = ["study_sections"]
 
@@ -27,10 +27,7 @@ def _section(place: Path) -> str:
     with (place / "table.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     figure = place / "figure.png"
-    image = ""
-    if figure.is_file():
-        code = base64.b64encode(figure.read_bytes()).decode("ascii")
-        image = f'<figure><img alt="{html.escape(recipe["claim"])}" src="data:image/png;base64,{code}"></figure>'
+    image = picture(figure, recipe["claim"]) if figure.is_file() else ""
     origin = f"The paper's <code>{html.escape(recipe['label'])}</code>" if recipe["label"] else "Beyond the paper"
     missing = recipe["runs_wanted"] - recipe["runs"]
     still = f" <b>{missing} of {recipe['runs_wanted']} runs are still to be made.</b>" if missing else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from unhinge.paper.studies.study import Judgement, Study, StudyResult, judge, me
 from unhinge.paper.studies.sweep import Engine, Failure, sweep
 from unhinge.results.environment import environment
 from unhinge.results.folders import writable
+from unhinge.results.tables import write_csv
 
 __all__ = ["Told", "reproduce_studies", "write_study"]
 
@@ -64,7 +64,7 @@ def reproduce_studies(
     failures: dict[str, str] = {}
     # every run of the folder, of these studies or of others
     everything = {path.stem: run for path in sorted(runs.glob("*.json")) if (run := read_run(path)) is not None}
-    _write_csv(folder / "runs.csv", _summaries(everything))
+    write_csv(folder / "runs.csv", _summaries(everything))
 
     def result_of(number: int) -> StudyResult:
         return _collected(studies[number], scale, plans[number], answers, failures)
@@ -82,7 +82,7 @@ def reproduce_studies(
         else:
             complaint.unlink(missing_ok=True)
             answers[task.name] = everything[task.name] = answer
-            _write_csv(folder / "runs.csv", _summaries(everything))
+            write_csv(folder / "runs.csv", _summaries(everything))
         if tell is not None:
             tell(done, len(tasks), f"{task.name}{' FAILED' if isinstance(answer, Failure) else ''}")
         # streamed: whoever looks into the folder while it runs sees the numbers there are; figures come at the end
@@ -166,10 +166,10 @@ def write_study(result: StudyResult, out: Path, draw: bool = True) -> Path:
     folder = out / result.study.id
     folder.mkdir(parents=True, exist_ok=True)
     rows = _table(result)
-    _write_csv(folder / "table.csv", rows)
+    write_csv(folder / "table.csv", rows)
     judgements = [one for ordering in result.study.orderings for one in judge(result, ordering)]
     (folder / "table.md").write_text(_markdown(result, judgements), encoding="utf-8")
-    _write_csv(folder / "runs.csv", _runs(result))
+    write_csv(folder / "runs.csv", _runs(result))
     recipe = {
         "id": result.study.id,
         "label": result.study.label,
@@ -259,14 +259,6 @@ def _summaries(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
         row = {"run": name} | {key: one["recipe"].get(key) for key in varied}
         rows.append(row | {key: one.get(key) for key in measures} | detection)
     return rows
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
