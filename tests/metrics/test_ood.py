@@ -135,16 +135,29 @@ def test_an_unknown_convention_is_refused():
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
-def test_the_scores_are_the_largest_probability_the_negative_energy_and_the_norm(temperature):
+def test_the_scores_are_the_log_odds_of_the_largest_probability_the_negative_energy_and_the_norm(temperature):
     """[eq: ood-scores]."""
     logits, features = 3 * torch.randn(7, 4, dtype=torch.float64), torch.randn(7, 5, dtype=torch.float64)
     found = ood_scores(logits, features, temperature=temperature)
     assert list(found) == ["softmax", "energy", "norm"]
     for i in range(7):
         weights = [np.exp(z / temperature) for z in logits[i].tolist()]
-        assert found["softmax"][i].item() == pytest.approx(max(weights) / sum(weights), rel=1e-13)
+        largest = max(weights) / sum(weights)
+        assert found["softmax"][i].item() == pytest.approx(np.log(largest / (1 - largest)), rel=1e-12, abs=1e-12)
         assert found["energy"][i].item() == pytest.approx(temperature * np.log(sum(weights)), rel=1e-13)
         assert found["norm"][i].item() == pytest.approx(sum(x * x for x in features[i].tolist()) ** 0.5, rel=1e-13)
+
+
+def test_confident_networks_are_ranked_where_their_probabilities_tie_at_one():
+    logits = torch.tensor([[40.0, 0.0, 0.0], [400.0, 0.0, 0.0], [4000.0, 3.0, 0.0]])
+    assert (logits.softmax(1).amax(1) == 1).all()
+    assert ood_scores(logits)["softmax"].tolist() == pytest.approx(
+        [40 - np.log(2), 400 - np.log(2), 3996.9514], rel=1e-6
+    )
+
+
+def test_a_single_class_ties_everywhere():
+    assert ood_scores(torch.tensor([[3.0], [5.0]]))["softmax"].tolist() == [0.0, 0.0]
 
 
 def test_scores_without_features_have_no_norm():

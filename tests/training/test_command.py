@@ -95,13 +95,13 @@ def test_a_dry_run_prints_the_recipe_and_its_cost_and_writes_nothing(tmp_path, m
     found = json.loads(stdout)
     assert found["recipe"]["imbalance"] == "exp:10"
     plan = found["plan"]
-    assert plan["steps"] == 30 * -(-plan["train_images"] // 64)
+    assert plan["steps"] == 25 * -(-plan["train_images"] // 64)
     assert plan["parameters"] > 0
     assert plan["seconds"] > 0
     # three convolutions of an 8 x 8 image at widths 16, 32, 64, and a head: two operations a multiplication
     wanted = 2 * 9 * (64 * 16 + 16 * 16 * 32 + 4 * 32 * 64) + 2 * 64 * 10
     assert wanted == pytest.approx(plan["flops_per_image"], rel=0.1)
-    assert plan["flops"] == pytest.approx(3 * plan["flops_per_image"] * plan["train_images"] * 30)
+    assert plan["flops"] == pytest.approx(3 * plan["flops_per_image"] * plan["train_images"] * 25)
     code, stdout, _ = run("train", *SMALL, "--dry-run")
     assert code == 0
     assert "parameters" in stdout

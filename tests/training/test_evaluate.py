@@ -11,7 +11,7 @@ import torch
 from unhinge.data import ImageSet
 from unhinge.training import Material, Recipe, evaluate, fit
 from unhinge.training.checkpoint import CheckpointError, write_tensors
-from unhinge.training.evaluate import load_network
+from unhinge.training.evaluation import load_network
 
 RECIPE = Recipe(width=4, epochs=4, batch=32, lr=0.1)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from unhinge.training import RecipeError, named_recipes, recipe_named
-from unhinge.training.recipes import METHODS, SCALES, SETTINGS
+from unhinge.data import load
+from unhinge.nn.backbones import build_model
+from unhinge.training import RecipeError, material_of, named_recipes, recipe_named
+from unhinge.training.recipes import CLASSES, METHODS, PAPER_BATCH, SCALES, SETTINGS, Method, recipe_of, train_images
 
 PAPER = {"momentum": 0.9, "lr": 0.1, "weight_decay": 5e-4, "batch": 256, "warmup": 0}
 NETWORKS = {"cifar10": ("resnet18", 200), "cifar100": ("resnet34", 200), "imagenet100": ("resnet50", 100)}
@@ -56,3 +58,37 @@ def test_a_name_that_is_not_there_names_the_nearest(name, scale, told):
     with pytest.raises(RecipeError) as error:
         recipe_named(name, scale)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_penalty_has_the_papers_effect_on_an_example_at_any_batch(method, scale):
+    recipe = recipe_named(f"cifar10/{method}", scale)
+    assert recipe.feature_penalty * recipe.batch == pytest.approx(METHODS[method].penalty * PAPER_BATCH)
+    other = recipe_of(SETTINGS["cifar10"], METHODS[method], scale, batch=32)
+    assert other.feature_penalty * 32 == pytest.approx(METHODS[method].penalty * PAPER_BATCH)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_features_have_room_for_a_simplex_of_the_classes(setting, scale):
+    recipe = recipe_named(f"{setting}/pal", scale)
+    classes = CLASSES[recipe.data][1]
+    pixels = 8 if recipe.data == "digits" else 32
+    assert build_model(recipe.model, classes, image_size=pixels, width=recipe.width).feature_dim >= classes - 1
+
+
+def test_labels_are_rendered_from_what_a_method_does():
+    assert Method("ce").label == "CE"
+    assert Method("pal", radius=10.0, class_weight=0.5).label == "PAL, radius 10, 1/√n weights"
+    assert Method("fnpal", penalty=5e-7, rescale=True).label == "FNPAL, λ=5e-7, rescaled"
+    assert len({method.label for method in METHODS.values()}) == len(METHODS)
+    with pytest.raises(RecipeError, match="no kind of method 'pall'"):
+        Method("pall")
+
+
+@pytest.mark.parametrize("setting", ["cifar10", "cifar10-lt20", "cifar10-step10"])
+def test_the_images_of_a_recipe_are_about_those_it_gets(setting):
+    recipe = recipe_named(f"{setting}/ce")
+    assert train_images(recipe) == pytest.approx(len(material_of(recipe).train), rel=0.05)
+    assert CLASSES["digits"] == pytest.approx((len(load("digits").training) / 10, 10), rel=0.05)

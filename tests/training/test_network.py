@@ -40,7 +40,7 @@ def test_prototypes_change_in_training_exactly_where_they_are_trainable(tmp_path
     recipe = Recipe(head=head, loss=HEADS[head], width=4, epochs=1, batch=32)
     before = prototypes_of(network_of(recipe, few.train)).detach().clone()
     fit(recipe, tmp_path, material=few)
-    from unhinge.training.evaluate import load_network
+    from unhinge.training.evaluation import load_network
 
     after = prototypes_of(load_network(tmp_path, few.train))
     assert torch.equal(before, after) == (head in ("pal", "fnpal"))

@@ -14,7 +14,7 @@ import torch
 
 from unhinge.training import Recipe, fit, processes
 from unhinge.training.checkpoint import read_tensors
-from unhinge.training.processes import Alone
+from unhinge.training.parallel import Alone
 from unhinge.training.shared_norm import SharedBatchNorm2d, share_batch_norm
 
 TINY = Recipe(width=4, epochs=2, batch=32, lr=0.05)

@@ -13,7 +13,7 @@ from unhinge.results.json import as_json
 
 if TYPE_CHECKING:
     from unhinge.training import Recipe, Run
-    from unhinge.training.evaluate import Evaluation
+    from unhinge.training.evaluation import Evaluation
 
 __all__ = ["add_to"]
 
@@ -54,6 +54,10 @@ def train(
         int | None, typer.Option(help="Average blocks of pixels: 2 makes 32 into 16.", rich_help_panel=DATA)
     ] = None,
     imbalance: Annotated[str | None, typer.Option(help="exp:100 or step:10.", rich_help_panel=DATA)] = None,
+    largest: Annotated[
+        int | None,
+        typer.Option(help="Training images of the largest class; all there are by default.", rich_help_panel=DATA),
+    ] = None,
     label_noise: Annotated[
         float | None, typer.Option(help="Share of wrong training labels.", rich_help_panel=DATA)
     ] = None,
@@ -108,6 +112,17 @@ def train(
     weight_decay: Annotated[float | None, typer.Option(rich_help_panel=RUN)] = None,
     warmup: Annotated[int | None, typer.Option(help="Epochs of linear warm-up.", rich_help_panel=RUN)] = None,
     seed: Annotated[int | None, typer.Option(rich_help_panel=RUN)] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            help="Of each process; part of the recipe, for another number ends in other weights.",
+            show_default="a continued run's own, else one per core, or one if there are several processes",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    measure_every: Annotated[
+        int | None, typer.Option(help="Epochs between measurements on the test images.", rich_help_panel=RUN)
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the run.", show_default="runs/KEY, by its recipe", rich_help_panel=RUN),
@@ -137,10 +152,14 @@ def train(
     """
     given = {name: value for name, value in locals().items() if value is not None}
     chosen = _recipe(given, recipe, scale)
+    # By the recipe without its threads: the same command continues its run wherever it is given again.
+    folder = out if out is not None else Path("runs") / replace(chosen, threads=1).key
+    if threads is None and not (recipe or "").endswith(".json"):
+        chosen = replace(chosen, threads=_threads(folder, devices))
     if dry_run:
         _print_plan(chosen, data_root, json)
         return
-    folder = writable(out if out is not None else Path("runs") / chosen.key)
+    folder = writable(folder)
     run = _fit(chosen, folder, data_root, json, save_every, devices, strategy, accelerator, precision)
     if run is None:  # not the process that writes
         return
@@ -184,6 +203,18 @@ def _recipe(given: dict[str, Any], name: str | None, scale: str) -> Recipe:
         return replace(start, **changes)
     except RecipeError as error:
         refuse(str(error))
+
+
+def _threads(folder: Path, devices: int) -> int:
+    """Those of the run in the folder, to be continued; else as many as torch takes, or one for each of several."""
+    import torch
+
+    from unhinge.training import Recipe
+
+    try:
+        return Recipe.from_json((folder / "recipe.json").read_text(encoding="utf-8")).threads
+    except (OSError, ValueError):  # no run yet; what is damaged, `fit` will say
+        return torch.get_num_threads() if devices == 1 else 1
 
 
 def _fit(
@@ -260,6 +291,8 @@ def _fit(
             raise typer.Exit(1) from None
         except ValueError as error:
             refuse(str(error))
+    for warning in run.warnings:
+        typer.echo(f"unhinge: {warning}", err=True)
     for complaint in run.complaints:
         typer.echo(f"unhinge: {complaint} The one before it was used.", err=True)
     return run if crew.rank == 0 else None
@@ -326,7 +359,7 @@ def evaluate(
     Writes evaluation.json and a figure with the reliability diagram and the scores into the folder.
     """
     from unhinge.results.look import save
-    from unhinge.training.evaluate import evaluate as measure
+    from unhinge.training.evaluation import evaluate as measure
     from unhinge.training.plots import draw_evaluation
 
     if weights not in ("last", "best"):
@@ -353,6 +386,12 @@ def _print_evaluation(found: Evaluation) -> None:
     for name in ("many", "medium", "few"):
         if numbers["shots"][name] == numbers["shots"][name]:  # not NaN
             table.add_row(f"accuracy, {name}-shot classes", f"{numbers['shots'][name]:.4f}")
+    fitted = numbers["training"]
+    reached = "yes" if fitted["interpolated"] else "no"
+    table.add_row("accuracy on its training images", f"{fitted['accuracy']:.4f} (every class fitted: {reached})")
+    for tau, accuracy in (numbers["adjusted_accuracy"] or {}).items():
+        if tau != "0":
+            table.add_row(f"accuracy, prior^{tau} taken out", f"{accuracy:.4f}")
     table.add_row("calibration error (ECE)", f"{numbers['ece']:.4f}")
     table.add_row("class-wise ECE", f"{numbers['classwise_ece']:.4f}")
     table.add_row("mean feature norm", f"{numbers['feature_norm']:.4g}")

@@ -69,15 +69,28 @@ class Imbalance:
         large = num_classes - num_classes // 2
         return (1.0,) * large + (factor,) * (num_classes - large)
 
-    def counts(self, available: list[int] | Tensor) -> tuple[int, ...]:
-        r"""Images of each class, where :math:`n_{\max}` is the largest for which every class has enough.
+    def counts(self, available: list[int] | Tensor, largest: int | None = None) -> tuple[int, ...]:
+        r"""Images of each class, where :math:`n_{\max}` is `largest`, or as large as every class has enough for.
 
-        For balanced data :math:`n_{\max}` is the size of a class, as in the literature. Unequal classes keep the
-        profile's ratio instead of being cut off where they run out.
+        For balanced data the default of :math:`n_{\max}` is the size of a class, as in the literature. Unequal classes
+        keep the profile's ratio instead of being cut off where they run out.
+
+        Arguments:
+            available: Images there are of each class, :math:`(C,)`.
+            largest: :math:`n_{\max}`; None for as many as there can be.
+
+        Example:
+            >>> Imbalance.parse("exp:100").counts([5000] * 10, largest=500)
+            (500, 299, 179, 107, 64, 38, 23, 13, 8, 5)
         """
         have = [int(n) for n in available]
         shares = self.shares(len(have))
-        largest = min(_floor(n / share) for n, share in zip(have, shares, strict=True))
+        most = min((_floor(n / share) for n, share in zip(have, shares, strict=True)), default=0)
+        if largest is not None and not 1 <= largest <= most:
+            raise ValueError(
+                f"the largest class shall have {largest} images, but with {self} it can have 1 to {most} of these data."
+            )
+        largest = most if largest is None else largest
         counts = tuple(min(n, _floor(largest * share)) for n, share in zip(have, shares, strict=True))
         if not counts or min(counts) < 1:
             raise ValueError(
@@ -95,8 +108,12 @@ class Subsample:
     indices: Tensor  # (n,) int64, ascending, into the set it was taken from
 
 
-def imbalanced(images: ImageSet, imbalance: Imbalance | str, *, seed: int) -> Subsample:
-    """Keep a random part of each class. A larger ratio keeps a part of what a smaller one keeps, at the same seed.
+def imbalanced(
+    images: ImageSet, imbalance: Imbalance | str | None, *, seed: int, largest: int | None = None
+) -> Subsample:
+    """Keep a random part of each class, `largest` images of the largest; without an imbalance, as many of each.
+
+    At the same seed a larger ratio keeps a part of what a smaller one keeps, and fewer images a part of more.
 
     Example:
         >>> from unhinge.data import load
@@ -104,9 +121,9 @@ def imbalanced(images: ImageSet, imbalance: Imbalance | str, *, seed: int) -> Su
         >>> part.images.counts.tolist()
         [142, 109, 85, 65, 51, 39, 30, 23, 18, 14]
     """
-    profile = Imbalance.parse(imbalance) if isinstance(imbalance, str) else imbalance
+    profile = Imbalance.parse(imbalance) if isinstance(imbalance, str) else imbalance or Imbalance("exp", 1)
     kept = []
-    for label, count in enumerate(profile.counts(images.counts)):
+    for label, count in enumerate(profile.counts(images.counts, largest)):
         members = (images.labels == label).nonzero().squeeze(1).cpu()
         kept.append(members[torch.randperm(len(members), generator=generator_of(seed, label))[:count]])
     indices = torch.cat(kept).sort().values

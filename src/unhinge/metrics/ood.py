@@ -25,26 +25,38 @@ def ood_scores(logits: Numbers, features: Numbers | None = None, temperature: fl
         temperature: :math:`T` of the softmax and the energy.
 
     Returns:
-        ``softmax``: :math:`\max_c \operatorname{softmax}(z / T)_c` (Hendrycks & Gimpel, 2017);
+        ``softmax``: the log-odds :math:`\log\frac{P}{1-P}` of the largest probability
+        :math:`P = \max_c \operatorname{softmax}(z / T)_c` (Hendrycks & Gimpel, 2017, rank by :math:`P`; this ranks
+        alike);
         ``energy``: the negative energy :math:`T \log\sum_c e^{z_c / T}` (Liu et al., 2020);
         ``norm``: :math:`\|h\|_2`.
-        Shape :math:`(n,)`, in the dtype of the input but at least float32. Confident networks saturate the softmax
-        score: in float32 all logits that win by more than 17 tie at 1. ``logits.double()`` moves that to 37.
+        Shape :math:`(n,)`, in the dtype of the input but at least float32. Log-odds, because :math:`P` itself
+        saturates: in float32 all logits that win by more than 17 tie at 1, and ties say nothing about which of two
+        examples is stranger.
 
     Example:
         >>> scores = ood_scores(torch.tensor([[2.0, 0.0], [0.1, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
         >>> {name: [round(x, 3) for x in score.tolist()] for name, score in scores.items()}
-        {'softmax': [0.881, 0.525], 'energy': [2.127, 0.744], 'norm': [5.0, 1.0]}
+        {'softmax': [2.0, 0.1], 'energy': [2.127, 0.744], 'norm': [5.0, 1.0]}
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be greater than 0, got {temperature}.")
     z = as_numbers("logits", logits, ("n", "C"))
     z = z.to(at_least_single(z.dtype)) / temperature
-    scores = {"softmax": z.softmax(1).amax(1), "energy": temperature * z.logsumexp(1)}
+    scores = {"softmax": _log_odds(z), "energy": temperature * z.logsumexp(1)}
     if features is not None:
         h = as_numbers("features", features, (len(z), "p"))
         scores["norm"] = h.to(at_least_single(h.dtype)).norm(dim=1)
     return scores
+
+
+def _log_odds(z: Tensor) -> Tensor:
+    r""":math:`z_{\max} - \log\sum_{c\ne\max} e^{z_c}`, which is :math:`\log\frac{P}{1-P}` without the subtraction."""
+    if z.shape[1] == 1:  # a single class has probability 1 everywhere: all tie
+        return torch.zeros_like(z[:, 0])
+    largest, place = z.max(1, keepdim=True)
+    others = z.scatter(1, place, -torch.inf)
+    return largest.squeeze(1) - others.logsumexp(1)
 
 
 def ood_metrics(id_scores: Numbers, ood_scores: Numbers, positive: Literal["id", "ood"] = "id") -> dict[str, float]:

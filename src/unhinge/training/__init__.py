@@ -1,10 +1,19 @@
-"""Training real networks: a recipe in, a folder with weights, logs and measures out."""
+"""Training real networks: a recipe in, a folder with weights, logs and measures out.
 
-from unhinge.training.evaluate import Evaluation, evaluate
-from unhinge.training.loop import Material, Run, fit, material_of
-from unhinge.training.processes import processes
-from unhinge.training.recipe import Recipe, RecipeError
-from unhinge.training.recipes import named_recipes, recipe_named
+Names are imported when first asked for: the recipe book is read by shell completion, which cannot wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unhinge.training.evaluation import Evaluation, evaluate
+    from unhinge.training.loop import Material, Run, fit, material_of
+    from unhinge.training.parallel import processes
+    from unhinge.training.recipe import Recipe, RecipeError
+    from unhinge.training.recipes import named_recipes, recipe_named
 
 __all__ = [
     "Evaluation",
@@ -19,3 +28,29 @@ __all__ = [
     "processes",
     "recipe_named",
 ]
+
+_HOMES = {
+    "Evaluation": "evaluation",
+    "Material": "loop",
+    "Recipe": "recipe",
+    "RecipeError": "recipe",
+    "Run": "loop",
+    "evaluate": "evaluation",
+    "fit": "loop",
+    "material_of": "loop",
+    "named_recipes": "recipes",
+    "processes": "parallel",
+    "recipe_named": "recipes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"unhinge.training.{_HOMES[name]}"), name)
+        globals()[name] = value  # the next time it is found without this function
+        return value
+    raise AttributeError(f"module 'unhinge.training' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

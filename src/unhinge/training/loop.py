@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from unhinge.nn.precision import widened
 from unhinge.results.json import plain
 from unhinge.training import checkpoint
 from unhinge.training.checkpoint import CheckpointError
+from unhinge.training.machine import differences, machine, using_threads
 from unhinge.training.measure import collapse_record, prototype_record, sample_of, score
 from unhinge.training.network import biases_of, network_of, prototypes_of
 from unhinge.training.objective import Objective, objective_of
-from unhinge.training.processes import Alone, Processes
+from unhinge.training.parallel import Alone, Processes
 from unhinge.training.recipe import Recipe, RecipeError
 from unhinge.training.records import Log
 
@@ -44,6 +45,7 @@ class Run:
     records: list[dict[str, Any]]
     stopped: str | None = None
     complaints: tuple[str, ...] = ()  # damaged checkpoints that were passed over
+    warnings: tuple[str, ...] = ()  # what is not as it was when the run began, and may change its last bits
 
     @property
     def last(self) -> dict[str, Any]:
@@ -65,8 +67,8 @@ def material_of(recipe: Recipe, data_root: str | Path | None = None) -> Material
     train, test, kept = splits.training, splits.test, None
     if recipe.shrink > 1:
         train, test = shrink(train, recipe.shrink), shrink(test, recipe.shrink)
-    if recipe.imbalance is not None:
-        part = imbalanced(train, recipe.imbalance, seed=recipe.seed_for("data"))
+    if recipe.imbalance is not None or recipe.largest is not None:
+        part = imbalanced(train, recipe.imbalance, seed=recipe.seed_for("data"), largest=recipe.largest)
         train, kept = part.images, part.indices
     if recipe.label_noise:
         train = with_label_noise(train, recipe.label_noise, seed=recipe.seed_for("data"))
@@ -101,7 +103,8 @@ def fit(
 
     Arguments:
         recipe: Everything that decides the numbers.
-        folder: Gets recipe.json, log.jsonl, log.csv, times.jsonl, checkpoints, last.safetensors and best.safetensors.
+        folder: Gets recipe.json, machine.json, log.jsonl, log.csv, times.jsonl, checkpoints, last.safetensors and
+            best.safetensors.
         data_root: Where the data sets lie; see :func:`unhinge.data.load`.
         material: The images, where they are loaded already.
         processes: Who shares the work; None: this process alone, on the CPU.
@@ -112,10 +115,12 @@ def fit(
     crew, place = processes or Alone(), Path(folder)
     _claim(place, recipe, crew)
     images = material or material_of(recipe, data_root)
-    if crew.rank == 0:
-        _write_json(place / "data.json", _described(recipe, images))
-    run = _Training(recipe, place, images, crew, save_every, tensorboard)
-    return run.finish(progress)
+    with using_threads(recipe.threads):
+        warnings = _compared(place / "machine.json") if crew.rank == 0 else ()
+        if crew.rank == 0:
+            _write_json(place / "data.json", _described(recipe, images))
+        run = _Training(recipe, place, images, crew, save_every, tensorboard)
+        return replace(run.finish(progress), warnings=warnings)
 
 
 class _Training:
@@ -158,11 +163,12 @@ class _Training:
                 self.log.add(record, seconds=seconds, images_per_second=images / max(seconds, 1e-9))
             if stopped is not None:
                 return self._end(progress, record, stopped)
+            accuracy = record.get("test_accuracy", -1.0)
             if self.crew.rank == 0:
                 self._export("last", record)
-                if record["test_accuracy"] > self.best:
+                if accuracy > self.best:
                     self._export("best", record)
-            self.best = max(self.best, record["test_accuracy"])
+            self.best = max(self.best, accuracy)
             self.epoch, self.step = self.epoch + 1, 0
             self.running.zero_()
             self._save()
@@ -233,6 +239,9 @@ class _Training:
         }
         if stopped is not None:
             return record | {"stopped": stopped}
+        # On small subsets the test images outnumber the training images, and measuring would take most of the time.
+        if (self.epoch + 1) % self.recipe.measure_every and self.epoch + 1 < self.recipe.epochs:
+            return record
         right_of = self.crew.total(score(self.network, self.test, (self.crew.rank, self.crew.count)))
         record["test_accuracy"] = (right_of[0] / right_of[1]).item()
         return record | collapse_record(self.network, self.sample, weight, biases_of(self.network))
@@ -315,6 +324,11 @@ def _claim(folder: Path, recipe: Recipe, crew: Processes) -> None:
             raise RecipeError(f"cannot tell which run {folder} holds. Its recipe.json is damaged: {error}") from None
         if there != recipe:
             differing = [name for name in vars(recipe) if getattr(there, name) != getattr(recipe, name)]
+            if differing == ["threads"]:
+                raise RecipeError(
+                    f"{folder} holds this run with threads = {there.threads}, and with {recipe.threads} it would not "
+                    "end in the same bits. Continue it with its own number, or choose another folder."
+                )
             raise RecipeError(
                 f"{folder} holds another run; they differ in {', '.join(differing)}. Choose another folder."
             )
@@ -324,6 +338,22 @@ def _claim(folder: Path, recipe: Recipe, crew: Processes) -> None:
     if crew.rank == 0:
         for leftover in folder.glob(checkpoint.PARTIAL):  # of a process that was killed while it wrote
             leftover.unlink(missing_ok=True)
+
+
+def _compared(path: Path) -> tuple[str, ...]:
+    """Write down on what a run begins; where that was done, say what has changed since. A damaged note is made anew."""
+    now = machine()
+    try:
+        then = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        then = None
+    if not isinstance(then, dict):
+        _write_json(path, now)
+        return ()
+    changed = differences(then, now)
+    if not changed:
+        return ()
+    return (f"this run began on another machine or build ({'; '.join(changed)}): its last bits may differ.",)
 
 
 def _described(recipe: Recipe, material: Material) -> dict[str, Any]:

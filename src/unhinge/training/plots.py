@@ -7,7 +7,7 @@ from typing import Any
 
 from unhinge.metrics import reliability_diagram, score_histogram
 from unhinge.results.look import COLORS, head_line, new_figure, styled
-from unhinge.training.evaluate import Evaluation
+from unhinge.training.evaluation import Evaluation
 
 __all__ = ["draw_curves", "draw_evaluation"]
 

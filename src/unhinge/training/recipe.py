@@ -10,8 +10,6 @@ import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from unhinge.data import Imbalance
-
 __all__ = ["Recipe", "RecipeError"]
 
 Loss = Literal["ce", "unhinged", "adjusted", "hinge", "mse"]
@@ -26,7 +24,8 @@ class RecipeError(ValueError):
 class Recipe:
     r"""One training run, whole: two equal recipes give the same weights on the same machine.
 
-    Where the data lie, on which devices and in how many processes it runs is not part of it.
+    Where the data lie, on which devices and in how many processes it runs is not part of it. The number of threads is:
+    a sum over two threads is rounded otherwise than over one, and training magnifies the difference.
 
     Example:
         >>> ours = Recipe(loss="unhinged", head="pal", radius=5.0)
@@ -40,6 +39,7 @@ class Recipe:
     data: str = "digits"
     shrink: int = 1  # each shrink x shrink block of pixels becomes one
     imbalance: str | None = None  # "exp:100", "step:10"
+    largest: int | None = None  # training images of the largest class; None: all there are
     label_noise: float = 0.0  # share of training labels replaced by another class
     augment: bool = True
 
@@ -68,6 +68,8 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     warmup: int = 0  # epochs of linear warm-up before the cosine
+    threads: int = 1  # of each process: sums over other numbers of threads round otherwise, and end in other weights
+    measure_every: int = 1  # epochs from one measurement on test images to the next; the last is always measured
 
     # seeds, one for each purpose; None: `seed`
     seed: int = 0
@@ -82,14 +84,14 @@ class Recipe:
             if not _fits(getattr(self, field.name), str(field.type)):
                 raise RecipeError(f"{field.name} must be {field.type}, got {getattr(self, field.name)!r}.")
         if self.imbalance is not None:
-            _reraise(lambda: Imbalance.parse(str(self.imbalance)))
-        for name in ("shrink", "epochs", "batch"):
+            _check_imbalance(self.imbalance)
+        for name in ("shrink", "epochs", "batch", "threads", "measure_every"):
             _number(name, getattr(self, name), 1, integer=True)
         for name in ("warmup", "seed"):
             _number(name, getattr(self, name), 0, integer=True)
-        for name in ("seed_data", "seed_init", "seed_order", "width"):
+        for name in ("seed_data", "seed_init", "seed_order", "width", "largest"):
             if getattr(self, name) is not None:
-                _number(name, getattr(self, name), 1 if name == "width" else 0, integer=True)
+                _number(name, getattr(self, name), 1 if name in ("width", "largest") else 0, integer=True)
         for name in ("lr", "weight_decay", "momentum", "feature_penalty", "class_weight", "logit_adjustment"):
             _number(name, getattr(self, name), 0.0)
         for name in ("label_noise", "label_smoothing"):
@@ -137,8 +139,14 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """Twelve letters that name the recipe: other settings, other key."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
+        """Twelve letters that name the recipe: other settings, other key.
+
+        Made from what differs from the defaults, so that a setting added in a later version, which leaves the run as it
+        was, leaves its name as it was.
+        """
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed = {field.name: own[field.name] for field in fields(self) if own[field.name] != field.default}
+        return hashlib.sha256(json.dumps(changed, allow_nan=False).encode()).hexdigest()[:12]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, allow_nan=False)
@@ -204,8 +212,11 @@ def _number(
         raise RecipeError(f"{name} must be {kind} {above} {least:g}{upper}, got {value!r}.")
 
 
-def _reraise(check: Any) -> None:
+def _check_imbalance(text: str) -> None:
+    # Imported here: the recipe book is read by shell completion, and the data package brings torch.
+    from unhinge.data import Imbalance
+
     try:
-        check()
+        Imbalance.parse(text)
     except ValueError as error:
         raise RecipeError(str(error)) from None

@@ -1,67 +1,243 @@
-"""Named recipes: each of the paper's settings at three scales, each a few changes away from another.
+"""The recipe book: settings, methods and scales, as data. `train --recipe`, the tables and completion all read it here.
 
-A name is SETTING/METHOD, such as ``cifar10-lt100/pal``. `paper` is the paper's own size, `small` the same question on
-the same images for a machine without a GPU, `quick` asks it of scikit-learn's digits within seconds.
+A name is SETTING/METHOD, such as ``cifar10-lt100/pal``. `paper` is the paper's own size. `small` asks the same of the
+same images on a machine without a GPU: 16 pixels, a part of each class and no augmentation, so that a ResNet-18 of
+width 16 fits all of its training images within minutes, as the paper's networks do within hours. `quick` asks it of
+scikit-learn's digits within seconds.
+
+Nothing here needs torch.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from unhinge.training.recipe import Recipe, RecipeError
 
-__all__ = ["METHODS", "SCALES", "SETTINGS", "named_recipes", "recipe_named"]
+__all__ = [
+    "CLASSES",
+    "METHODS",
+    "PAPER_BATCH",
+    "SCALES",
+    "SETTINGS",
+    "Method",
+    "Setting",
+    "named_recipes",
+    "recipe_named",
+    "recipe_of",
+    "train_images",
+]
 
-SCALES = ("quick", "small", "paper")
+Scale = Literal["quick", "small", "paper"]
+SCALES: tuple[Scale, ...] = ("quick", "small", "paper")
+PAPER_BATCH = 256  # the paper's penalties are of the sum over a batch of this size
 
-# What is done about the loss. The penalties are the paper's, of the sum over a batch of 256; radii are ours.
-METHODS: Mapping[str, Mapping[str, Any]] = {
-    "ce": {},
-    "ce+penalty": {"feature_penalty": 1e-5},
-    "ce+sqrt": {"class_weight": 0.5},
-    "ce+inverse": {"class_weight": 1.0},
-    "ce+adjusted": {"logit_adjustment": 1.0},
-    "pal": {"loss": "unhinged", "head": "pal"},
-    "pal+penalty": {"loss": "unhinged", "head": "pal", "feature_penalty": 5e-7},
-    "pal+radius": {"loss": "unhinged", "head": "pal", "radius": 10.0},
-    "pal+sqrt": {"loss": "unhinged", "head": "pal", "class_weight": 0.5},
-    "pal+radius+sqrt": {"loss": "unhinged", "head": "pal", "radius": 10.0, "class_weight": 0.5},
-    "pal+inverse": {"loss": "unhinged", "head": "pal", "class_weight": 1.0},
-    "fnpal": {"loss": "unhinged", "head": "fnpal"},
-    "fnpal+rescale": {"loss": "unhinged", "head": "fnpal", "rescale": True},
-    "fnpal+sqrt": {"loss": "unhinged", "head": "fnpal", "class_weight": 0.5},
-    "adjusted": {"loss": "adjusted", "head": "fnpal"},
-    "unhinged": {"loss": "unhinged"},
-    "unhinged+sqrt": {"loss": "unhinged", "class_weight": 0.5},
-    "etf-init": {"head": "etf-init"},
+# Training images of a class, and classes. Those of digits differ by a few, so there it is about.
+CLASSES: Mapping[str, tuple[int, int]] = {
+    "cifar10": (5000, 10),
+    "cifar100": (500, 100),
+    "imagenet100": (1300, 100),
+    "digits": (139, 10),
 }
 
-PAPER = Recipe(data="cifar10", model="resnet18", epochs=200, batch=256, lr=0.1, momentum=0.9, weight_decay=5e-4)
-SMALL = replace(PAPER, model="resnet18", width=16, epochs=15, batch=128)
-QUICK = Recipe(data="digits", model="convnet", width=16, epochs=30, batch=64, lr=0.05, weight_decay=5e-4)
+# ---- what is done about the loss ------------------------------------------------------------------------------------
+
+_KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "ce": ("CE", {}),
+    "pal": ("PAL", {"loss": "unhinged", "head": "pal"}),
+    "fnpal": ("FNPAL", {"loss": "unhinged", "head": "fnpal"}),
+    "adjusted": ("adjusted margin", {"loss": "adjusted", "head": "fnpal"}),
+    "unhinged": ("unhinged, trainable head", {"loss": "unhinged"}),
+    "ce-etf": ("CE, simplex start", {"head": "etf-init"}),
+    "unhinged-etf": ("unhinged, simplex start", {"loss": "unhinged", "head": "etf-init"}),
+}
+_WEIGHTS = {0.5: "1/√n weights", 1.0: "1/n weights"}
 
 
-def _settings() -> dict[str, dict[str, Any]]:
-    """What is asked, as changes to the scale's own recipe; `quick` keeps only what makes sense on digits."""
-    settings: dict[str, dict[str, Any]] = {
-        "cifar10": {"data": "cifar10", "model": "resnet18"},
-        "cifar100": {"data": "cifar100", "model": "resnet34"},
-        "imagenet100": {"data": "imagenet100", "model": "resnet50", "epochs": 100},
-    }
+@dataclass(frozen=True)
+class Method:
+    r"""How a network is trained, apart from where: loss and head by `kind`, and what is added to them.
+
+    `kind` is one of ce, pal (unhinged loss on fixed prototypes), fnpal (and normalized features), adjusted, unhinged
+    (trainable head), ce-etf and unhinged-etf (a trainable head that starts as a simplex).
+
+    Example:
+        >>> Method("pal", penalty=5e-7, class_weight=0.5).label
+        'PAL, λ=5e-7, 1/√n weights'
+        >>> Method("pal", penalty=5e-7).changes(batch=128)
+        {'loss': 'unhinged', 'head': 'pal', 'feature_penalty': 1e-06}
+    """
+
+    kind: str = "ce"
+    penalty: float = 0.0  # lambda, as the paper writes it: of the sum over a batch of 256
+    radius: float | None = None
+    class_weight: float = 0.0
+    logit_adjustment: float = 0.0
+    rescale: bool = False
+    gamma: float | None = None
+    head_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise RecipeError(f"there is no kind of method {self.kind!r}. There are: {', '.join(_KINDS)}.")
+
+    @property
+    def label(self) -> str:
+        """Its row in a table."""
+        parts = [_KINDS[self.kind][0]]
+        parts += [f"prototypes times {self.head_scale:g}"] if self.head_scale != 1 else []
+        parts += [f"λ={_short(self.penalty)}"] if self.penalty else []
+        parts += [f"radius {self.radius:g}"] if self.radius is not None else []
+        parts += [_WEIGHTS.get(self.class_weight, f"n^-{self.class_weight:g} weights")] if self.class_weight else []
+        parts += ["logits adjusted"] if self.logit_adjustment else []
+        parts += ["rescaled"] if self.rescale else []
+        return ", ".join(parts)
+
+    def changes(self, batch: int) -> dict[str, Any]:
+        """The settings of a recipe with batches of this size.
+
+        The paper sums the penalty over its batch beside a mean of losses: a batch half as large needs twice the
+        strength for the same effect on an example. This is the only place that knows it.
+        """
+        found = dict(_KINDS[self.kind][1])
+        if self.penalty:
+            found["feature_penalty"] = self.penalty * PAPER_BATCH / batch
+        for name in ("radius", "class_weight", "logit_adjustment", "rescale", "gamma", "head_scale"):
+            if getattr(self, name) != getattr(Method, name):
+                found[name] = getattr(self, name)
+        return found
+
+
+def _short(number: float) -> str:
+    """5e-07 as 5e-7."""
+    mantissa, mark, exponent = f"{number:.3g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if mark else mantissa
+
+
+METHODS: Mapping[str, Method] = {
+    "ce": Method("ce"),
+    "ce+penalty": Method("ce", penalty=1e-5),
+    "ce+sqrt": Method("ce", class_weight=0.5),
+    "ce+penalty+sqrt": Method("ce", penalty=1e-5, class_weight=0.5),
+    "ce+inverse": Method("ce", class_weight=1.0),
+    "ce+adjusted": Method("ce", logit_adjustment=1.0),
+    "pal": Method("pal"),
+    "pal+penalty": Method("pal", penalty=5e-7),
+    "pal+radius": Method("pal", radius=10.0),
+    "pal+sqrt": Method("pal", class_weight=0.5),
+    "pal+penalty+sqrt": Method("pal", penalty=5e-7, class_weight=0.5),
+    "pal+radius+sqrt": Method("pal", radius=10.0, class_weight=0.5),
+    "pal+inverse": Method("pal", class_weight=1.0),
+    "fnpal": Method("fnpal"),
+    "fnpal+rescale": Method("fnpal", rescale=True),
+    "fnpal+sqrt": Method("fnpal", class_weight=0.5),
+    "adjusted": Method("adjusted"),
+    "unhinged": Method("unhinged"),
+    "unhinged+sqrt": Method("unhinged", class_weight=0.5),
+    "etf-init": Method("ce-etf"),
+    "unhinged+etf-init": Method("unhinged-etf"),
+    "unhinged+etf-init+scaled": Method("unhinged-etf", head_scale=10.0),
+}
+
+# ---- what is learned ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The task: a data set, how uneven its classes are made, how many labels are wrong.
+
+    Example:
+        >>> Setting("cifar10", "exp", 100).imbalance
+        'exp:100'
+    """
+
+    data: str = "cifar10"
+    profile: Literal["exp", "step"] | None = None
+    ratio: int = 1  # the largest class over the smallest
+    label_noise: float = 0.0
+
+    @property
+    def imbalance(self) -> str | None:
+        """As a recipe has it."""
+        return None if self.profile is None or self.ratio == 1 else f"{self.profile}:{self.ratio}"
+
+
+def _settings() -> dict[str, Setting]:
+    settings = {data: Setting(data) for data in ("cifar10", "cifar100", "imagenet100")}
     for data in ("cifar10", "cifar100"):
         for ratio in (10, 20, 50, 100):
-            settings[f"{data}-lt{ratio}"] = settings[data] | {"imbalance": f"exp:{ratio}"}
-            settings[f"{data}-step{ratio}"] = settings[data] | {"imbalance": f"step:{ratio}"}
+            settings[f"{data}-lt{ratio}"] = Setting(data, "exp", ratio)
+            settings[f"{data}-step{ratio}"] = Setting(data, "step", ratio)
         for percent in (20, 40, 60):
-            settings[f"{data}-noise{percent}"] = settings[data] | {"label_noise": percent / 100}
+            settings[f"{data}-noise{percent}"] = Setting(data, label_noise=percent / 100)
     return settings
 
 
-SETTINGS = _settings()
-_KEPT_WHEN_QUICK = ("imbalance", "label_noise")
+SETTINGS: Mapping[str, Setting] = _settings()
+
+# ---- at which size --------------------------------------------------------------------------------------------------
+
+_PAPER = {"cifar10": ("resnet18", 200), "cifar100": ("resnet34", 200), "imagenet100": ("resnet50", 100)}
+# Images of the largest class at the small scale, of uneven and of even classes: what a width of 16 fits within minutes.
+_LARGEST = {"cifar10": (1500, 500), "cifar100": (100, 100), "imagenet100": (100, 100)}
+# Steps at the small scale. PAL is the slowest to fit its rare classes: with 1,600 steps it knew half of CIFAR-100.
+_STEPS = {"cifar10": 1600, "cifar100": 4800, "imagenet100": 4800}
+_MEASUREMENTS = 10  # at the small scale: the test images outnumber the training images
+
+
+def recipe_of(setting: Setting, method: Method, scale: str = "quick", **changes: Any) -> Recipe:
+    """The recipe of a method on a task at a scale; `changes` are settings of the recipe to be set otherwise.
+
+    Example:
+        >>> recipe = recipe_of(SETTINGS["cifar10-lt100"], METHODS["pal"], "small", epochs=60)
+        >>> recipe.model, recipe.width, recipe.largest, recipe.epochs, recipe.augment
+        ('resnet18', 16, 1500, 60, False)
+    """
+    if scale not in SCALES:
+        raise RecipeError(f"there is no scale {scale!r}. Choose one of: {', '.join(SCALES)}.")
+    task = {"data": setting.data, "imbalance": setting.imbalance, "label_noise": setting.label_noise}
+    start = {"quick": _quick, "small": _small, "paper": _paper}[scale](setting.data, task)
+    return replace(start, **{**method.changes(changes.get("batch", start.batch)), **changes})
+
+
+def _paper(data: str, task: dict[str, Any]) -> Recipe:
+    model, epochs = _PAPER[data]
+    return Recipe(**task, model=model, epochs=epochs, batch=PAPER_BATCH, lr=0.1, weight_decay=5e-4)
+
+
+def _small(data: str, task: dict[str, Any]) -> Recipe:
+    # Width 16 gives 128 features: enough for a simplex of 100 classes, which takes 99.
+    largest = _LARGEST[data][0 if task["imbalance"] is not None else 1]
+    recipe = Recipe(**task, largest=largest, shrink=2, augment=False, model="resnet18", width=16, batch=128, lr=0.1)
+    epochs = math.ceil(_STEPS[data] / math.ceil(train_images(recipe) / recipe.batch))
+    return replace(recipe, epochs=epochs, measure_every=max(1, epochs // _MEASUREMENTS))
+
+
+def _quick(data: str, task: dict[str, Any]) -> Recipe:
+    return Recipe(**{**task, "data": "digits"}, model="convnet", width=16, epochs=25, batch=64, lr=0.05)
+
+
+def train_images(recipe: Recipe) -> int:
+    """How many images a recipe trains on (of digits about, since their classes differ by a few).
+
+    Example:
+        >>> train_images(Recipe(data="cifar10", imbalance="exp:100"))
+        12406
+    """
+    each, classes = CLASSES[recipe.data]
+    if recipe.imbalance is None:
+        return (recipe.largest or each) * classes
+    # Imported here: completion reads the names in this book, and the data package brings torch.
+    from unhinge.data import Imbalance
+
+    return sum(Imbalance.parse(recipe.imbalance).counts([each] * classes, recipe.largest))
+
+
+# ---- by name --------------------------------------------------------------------------------------------------------
 
 
 def named_recipes() -> list[str]:
@@ -78,18 +254,10 @@ def recipe_named(name: str, scale: str = "quick") -> Recipe:
         >>> recipe_named("cifar10-lt100/pal").data
         'digits'
     """
-    if scale not in SCALES:
-        raise RecipeError(f"there is no scale {scale!r}. Choose one of: {', '.join(SCALES)}.")
     setting, _, method = name.partition("/")
     for what, part, known in (("setting", setting, SETTINGS), ("method", method, METHODS)):
         if part not in known:
             near = difflib.get_close_matches(part, known, n=3)
             hint = f"The nearest: {', '.join(near)}." if near else f"There are: {', '.join(known)}."
             raise RecipeError(f"a recipe's name is SETTING/METHOD, and there is no {what} {part!r}. {hint}")
-    asked, done = SETTINGS[setting], METHODS[method]
-    if scale == "paper":
-        return replace(PAPER, **asked, **done)
-    if scale == "small":
-        # One network for all: what is compared is the methods, and this one fits the machine.
-        return replace(SMALL, **{key: value for key, value in asked.items() if key not in ("model", "epochs")}, **done)
-    return replace(QUICK, **{key: value for key, value in asked.items() if key in _KEPT_WHEN_QUICK}, **done)
+    return recipe_of(SETTINGS[setting], METHODS[method], scale)

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
+from unhinge.results.environment import commit
 from unhinge.results.json import plain
-from unhinge.training import Evaluation, Recipe, evaluate, fit, material_of
+from unhinge.training import Evaluation, Recipe, RecipeError, evaluate, fit, material_of
 from unhinge.training.checkpoint import write_atomically
+from unhinge.training.machine import machine, using_threads
 from unhinge.training.records import seconds_spent
 
 __all__ = ["Cell", "Task", "follow", "measured", "read_run"]
@@ -68,9 +70,16 @@ def measured(task: Task) -> dict[str, Any] | None:
     paths = [task.path]
     if task.ood is None:
         paths += sorted(task.path.parent.glob(f"{task.name}-*.json"))
-    wanted = asdict(task.recipe)
     found = (result for path in paths if (result := read_run(path)) is not None)
-    return next((result for result in found if result["recipe"] == wanted), None)
+    return next((result for result in found if _is_of(result, task.recipe)), None)
+
+
+def _is_of(result: dict[str, Any], recipe: Recipe) -> bool:
+    """Whether a result was made by this recipe; settings that came later had their defaults then."""
+    try:
+        return Recipe.of(result["recipe"]) == recipe
+    except RecipeError:
+        return False
 
 
 def read_run(path: Path) -> dict[str, Any] | None:
@@ -91,6 +100,8 @@ def follow(task: Task) -> dict[str, Any]:
     seconds = seconds_spent(folder)
     result: dict[str, Any] = {
         "recipe": asdict(task.recipe),
+        "machine": _machine(task.recipe.threads),
+        "commit": commit(),
         "stopped": run.stopped,
         "epochs": len(run.records),
         "steps": -(-len(material.train) // task.recipe.batch) * len(run.records),
@@ -100,13 +111,18 @@ def follow(task: Task) -> dict[str, Any]:
     }
     if run.stopped is None:
         found = evaluate(folder, task.ood, data_root=task.data_root, material=material)
-        result |= _kept(found, [record["test_accuracy"] for record in run.records])
+        result |= _kept(found, [record["test_accuracy"] for record in run.records if "test_accuracy" in record])
     result["evaluation_seconds"] = round(time.perf_counter() - began - seconds, 2)
     result = plain(result, names=True)
     write_atomically(task.path, (json.dumps(result) + "\n").encode())
     for file in folder.glob("checkpoint-*.safetensors"):  # all that is asked of it is kept
         file.unlink()
     return result
+
+
+def _machine(threads: int) -> dict[str, Any]:
+    with using_threads(threads):
+        return machine()
 
 
 def _kept(found: Evaluation, accuracies: list[float]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,18 @@ from unhinge.metrics import (
 )
 from unhinge.nn.backbones import Classifier
 from unhinge.results.json import as_json, plain
-from unhinge.training.checkpoint import Checkpoint, CheckpointError, read_tensors, write_atomically
+from unhinge.training.checkpoint import Checkpoint, CheckpointError, read_tensors, write_atomically, write_tensors
+from unhinge.training.decisions import adjusted_accuracies, posterior, radius_of
 from unhinge.training.loop import Material, material_of
+from unhinge.training.machine import using_threads
 from unhinge.training.measure import Outputs, outputs, prototype_record
 from unhinge.training.network import biases_of, network_of, prototypes_of
 from unhinge.training.recipe import Recipe
 
-__all__ = ["Evaluation", "evaluate", "load_network"]
+__all__ = ["INTERPOLATES", "Evaluation", "evaluate", "load_network"]
+
+INTERPOLATES = 0.99  # of the training images of every class: then the network has reached the regime of free features
+_HALF_MAX = 2.0**15  # float16 ends at 65504
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +78,8 @@ def evaluate(
 ) -> Evaluation:
     """Measure a trained run on its test images, and against a second data set if one is named.
 
+    Writes evaluation.json, and test_logits.safetensors (float16) so that later questions need no network.
+
     Arguments:
         folder: What ``unhinge train`` wrote.
         ood: A data set whose test images play the unknown; shown to the network in the size it knows.
@@ -82,16 +90,33 @@ def evaluate(
     place = Path(folder)
     _, recipe = _stored(_weights(place, which))
     images = material or material_of(recipe, data_root)
+    with using_threads(recipe.threads):
+        return _evaluate(place, recipe, images, ood, data_root, which, unknown)
+
+
+def _evaluate(
+    place: Path,
+    recipe: Recipe,
+    images: Material,
+    ood: str | None,
+    data_root: str | Path | None,
+    which: str,
+    unknown: ImageSet | None,
+) -> Evaluation:
     network = load_network(place, images.train, which)
     found = outputs(network, images.test)
+    counts = images.train.counts
     weight = prototypes_of(network).detach()
     bins = reliability(found.logits.softmax(-1), found.labels)
     numbers: dict[str, Any] = {
         "accuracy": found.accuracy,
         "ece": bins.error,
         "classwise_ece": classwise_calibration_error(found.logits.softmax(-1), found.labels),
-        "shots": shot_accuracy(found.logits, found.labels, images.train.counts),
+        "shots": shot_accuracy(found.logits, found.labels, counts),
         "class_accuracy": _by_class(found, images.test.num_classes),
+        "confusion": _confusion(found, images.test.num_classes),
+        "training": _fit_of(outputs(network, images.train), images.train.num_classes),
+        "adjusted_accuracy": adjusted_accuracies(found.logits, found.labels, counts, recipe),
         "feature_norm": found.features.norm(dim=1).mean().item(),
         "prototypes": prototype_record(weight),
         "collapse": {
@@ -99,6 +124,11 @@ def evaluate(
             for name, value in neural_collapse(found.features, weight, found.labels, biases_of(network)).items()
         },
     }
+    radius = radius_of(recipe, len(counts))
+    if radius is not None:
+        # Its logits are affine in the posterior: their softmax is no probability, its calibration error an artefact.
+        shares = posterior(found.logits.double(), radius, recipe.head_scale).clamp(min=0)
+        numbers["posterior_ece"] = reliability(shares / shares.sum(-1, keepdim=True), found.labels).error
     scores: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     if ood is not None or unknown is not None:
         others = unknown if unknown is not None else _unknown(str(ood), data_root, images.test, recipe.shrink)
@@ -109,6 +139,7 @@ def evaluate(
             name: ood_metrics(*pair) for name, pair in scores.items()
         }
     numbers = {"weights": which, "recipe": recipe.key, "test_images": len(images.test)} | numbers
+    _write_logits(place / "test_logits.safetensors", found, recipe.key)
     write_atomically(place / "evaluation.json", (as_json(plain(numbers, names=True)) + "\n").encode())
     return Evaluation(place, numbers, bins, scores)
 
@@ -144,3 +175,29 @@ def _by_class(found: Outputs, num_classes: int) -> list[float | None]:
     seen = torch.bincount(found.labels, minlength=num_classes)
     right = torch.bincount(found.labels[found.logits.argmax(-1) == found.labels], minlength=num_classes)
     return [r / n if n else None for r, n in zip(right.tolist(), seen.tolist(), strict=True)]
+
+
+def _confusion(found: Outputs, num_classes: int) -> list[list[int]]:
+    """How many images of each class (rows) were taken for each class (columns)."""
+    pairs = found.labels * num_classes + found.logits.argmax(-1)
+    return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes).tolist()
+
+
+def _fit_of(found: Outputs, num_classes: int) -> dict[str, Any]:
+    """How well a network knows its own training images, shown without augmentation."""
+    by_class = _by_class(found, num_classes)
+    return {
+        "accuracy": found.accuracy,
+        "class_accuracy": by_class,
+        "interpolated": all(share >= INTERPOLATES for share in by_class if share is not None),
+    }
+
+
+def _write_logits(path: Path, found: Outputs, key: str) -> None:
+    """Logits as float16, divided by the power of two that makes them fit."""
+    largest = found.logits.abs().max().item()
+    scale = 1.0
+    while largest / scale > _HALF_MAX and math.isfinite(largest):
+        scale *= 2
+    tensors = {"logits": (found.logits / scale).half(), "labels": found.labels}
+    write_tensors(path, tensors, {"recipe": key, "times": scale})

@@ -1,0 +1,52 @@
+"""What besides the recipe decides the last bits of a run: threads, the build of torch, the instructions of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["differences", "machine", "using_threads"]
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Compute with this many threads inside the block, and with as many as before after it.
+
+    Example:
+        >>> with using_threads(1):
+        ...     torch.get_num_threads()
+        1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def machine() -> dict[str, Any]:
+    """Threads, torch's build and the CPU's instructions, as they are now; kept beside a run.
+
+    Example:
+        >>> sorted(machine())
+        ['cpu_capability', 'threads', 'torch']
+    """
+    return {
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,  # with its build, such as 2.13.0+cpu
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What is not as it was when a run began, in words; nothing where the same bits can be expected.
+
+    Example:
+        >>> differences({"torch": "2.12.0", "threads": 1}, {"torch": "2.13.0", "threads": 1})
+        ['torch was 2.12.0, now 2.13.0']
+    """
+    return [f"{name} was {then[name]}, now {now.get(name)}" for name in then if then[name] != now.get(name)]
