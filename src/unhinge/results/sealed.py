@@ -1,0 +1,111 @@
+"""Files that are whole or not there, and whose content is noticed when it is no longer what was written.
+
+One mechanism for every file that a later step reads: a JSON object carries a CRC-32 of its own text under the key
+``crc32``. It guards against flipped bits, cut files and hand edits that would otherwise become a number in a table; it
+is no signature, and does not guard against someone who wants to deceive.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SealError", "read_sealed", "seal", "unseal", "write_atomically", "write_sealed"]
+
+KEY = "crc32"
+
+
+class SealError(ValueError):
+    """A file or a line that is not what was written."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file is the old one or the new one, whatever happens in between.
+
+    The content is flushed before the rename, and the folder after it: without the second, a power cut may forget the
+    rename although the call has returned.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise OSError(
+            error.errno,
+            f"{error.strerror}, while writing {path.name} ({len(content):,} bytes). What was saved before is whole: "
+            "make room and run the same command again, it continues from there",
+            str(path.parent),
+        ) from error
+
+
+def seal(record: Mapping[str, Any]) -> str:
+    """One line of JSON with the checksum of all its other entries.
+
+    Example:
+        >>> seal({"epoch": 1, "accuracy": 0.5})
+        '{"epoch": 1, "accuracy": 0.5, "crc32": "090f312b"}'
+    """
+    if KEY in record:
+        raise ValueError(f"{KEY!r} is the name of the checksum; a record cannot have an entry of that name.")
+    return json.dumps({**record, KEY: _checksum(record)}, allow_nan=False)
+
+
+def unseal(text: str | bytes, name: str) -> dict[str, Any]:
+    """The record that :func:`seal` wrote, or a :class:`SealError` that says what is wrong with `name`.
+
+    Example:
+        >>> unseal(seal({"epoch": 1}), "the line")
+        {'epoch': 1}
+        >>> unseal('{"epoch": 2, "crc32": "00000000"}', "the line")
+        Traceback (most recent call last):
+        ...
+        unhinge.results.sealed.SealError: the line was changed after it was written (checksum 00000000, content ...).
+    """
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        raise SealError(f"{name} is cut off or damaged: it is no JSON.") from None
+    if not isinstance(record, dict) or not isinstance(record.get(KEY), str):
+        raise SealError(f"{name} carries no checksum: it was not written by unhinge, or by a version before 0.2.")
+    wanted = record.pop(KEY)
+    found = _checksum(record)
+    if wanted != found:
+        raise SealError(f"{name} was changed after it was written (checksum {wanted}, content {found}).")
+    return record
+
+
+def write_sealed(path: Path, record: Mapping[str, Any]) -> None:
+    """A file of one sealed record."""
+    write_atomically(path, (seal(record) + "\n").encode())
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What :func:`write_sealed` wrote; the error names the file and what to do."""
+    try:
+        return unseal(path.read_bytes(), str(path))
+    except SealError as error:
+        raise SealError(f"{error} Put the file back, or delete it to have it made again.") from None
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    # Of the text json writes, which is the same for equal content: floats in their shortest exact form, keys in order.
+    return f"{zlib.crc32(json.dumps(dict(record), allow_nan=False).encode()):08x}"
+
+
+def _flush_folder(folder: Path) -> None:
+    if os.name != "posix":  # Windows opens no folders, and flushes renames by itself
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
