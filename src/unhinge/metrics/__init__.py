@@ -1,5 +1,6 @@
 """How good is a classifier: neural collapse, calibration, out-of-distribution detection, accuracy on long tails."""
 
+from unhinge.metrics.adjustment import StrengthCurve, strength_curve
 from unhinge.metrics.calibration import (
     Reliability,
     classwise_calibration_error,
@@ -10,11 +11,12 @@ from unhinge.metrics.calibration import (
 from unhinge.metrics.collapse import CollapseSummary, neural_collapse, summarize_collapse
 from unhinge.metrics.longtail import shot_accuracy
 from unhinge.metrics.ood import ood_metrics, ood_scores
-from unhinge.metrics.plots import reliability_diagram, score_histogram
+from unhinge.metrics.plots import reliability_diagram, score_histogram, strength_plot
 
 __all__ = [
     "CollapseSummary",
     "Reliability",
+    "StrengthCurve",
     "classwise_calibration_error",
     "classwise_reliability",
     "expected_calibration_error",
@@ -25,5 +27,7 @@ __all__ = [
     "reliability_diagram",
     "score_histogram",
     "shot_accuracy",
+    "strength_curve",
+    "strength_plot",
     "summarize_collapse",
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from unhinge.metrics.adjustment import StrengthCurve
 from unhinge.metrics.calibration import Reliability
 from unhinge.metrics.checks import Numbers, as_numbers
 from unhinge.metrics.ood import ood_metrics
@@ -14,7 +15,7 @@ from unhinge.results.look import BLUE, COLORS, FAINT, ORANGE, new_figure, styled
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["reliability_diagram", "score_histogram"]
+__all__ = ["reliability_diagram", "score_histogram", "strength_plot"]
 
 INSIDE, OUTSIDE, LIGHT = BLUE, ORANGE, COLORS[5]
 
@@ -100,6 +101,37 @@ def score_histogram(
     axes.set_title(f"FPR95 {100 * numbers['fpr95']:.2f} %, AUROC {100 * numbers['auroc']:.2f} %", loc="left")
     axes.margins(y=0.25)  # room for the legend
     axes.legend(loc="upper left", frameon=False)
+    return axes
+
+
+def strength_plot(curve: StrengthCurve, axes: Axes | None = None, title: str | None = None) -> Axes:
+    """Accuracy over the strength of an adjustment: of all examples, and the mean over the classes, with its best.
+
+    Arguments:
+        curve: What :func:`unhinge.metrics.strength_curve` returns.
+        axes: Matplotlib axes to draw on, or None for those of a new figure.
+        title: A line above that of the best strength.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> from unhinge.metrics import strength_curve
+        >>> curve = strength_curve([[2.0, 0.0], [2.0, 1.5]], [0, 1], prior=[3, 1], strengths=[0.0, 0.5, 1.0])
+        >>> strength_plot(curve).get_xlabel()
+        'strength of the adjustment'
+    """
+    axes = _axes(axes)
+    balanced, best = curve.balanced_accuracy, curve.best
+    axes.plot(curve.strengths, curve.example_accuracy, color=LIGHT, ls="--", label="all examples")
+    axes.plot(curve.strengths, balanced, color=INSIDE, label="mean over classes")
+    top = balanced.max().item()
+    axes.plot([best], [top], "o", color=OUTSIDE, mfc="white", label=f"best {best:.3g}")
+    axes.set(xlabel="strength of the adjustment", ylabel="accuracy")
+    plain = balanced[curve.strengths.abs().argmin()].item()
+    numbers = f"{100 * plain:.1f} % plain, {100 * top:.1f} % at {best:.3g}"
+    axes.set_title(numbers if title is None else f"{title}\n{numbers}", loc="left")
+    axes.legend(loc="best", frameon=False)
     return axes
 
 

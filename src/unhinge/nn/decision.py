@@ -1,17 +1,26 @@
-r"""Deciding by what distinguishes the classes  [eq: centered-logits].
+r"""From logits to probabilities and decisions: what distinguishes the classes, and what their frequencies ask for.
 
 Training adds to all prototypes a common vector, and to all features another, which no class owns. The first changes no
-decision but can be large enough to drown the differences in rounding; the second does change decisions.
+decision but can be large enough to drown the differences in rounding; the second does change decisions
+[eq: centered-logits].
+
+Under a long tail the class of the largest posterior is right most often, and rare classes are hardly ever chosen. To be
+right equally often in all classes, divide the posterior by the training frequencies: additively in the logits of a
+cross-entropy head (:func:`adjust_logits`), multiplicatively where the logits themselves are the posterior
+(:func:`posterior`, :func:`balanced_decision`)  [eq: posterior].
 """
 
 from __future__ import annotations
 
+import math
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from unhinge.nn.precision import widened
 
-__all__ = ["centered_logits"]
+__all__ = ["adjust_logits", "balanced_decision", "centered_logits", "posterior"]
 
 
 def centered_logits(
@@ -50,3 +59,122 @@ def centered_logits(
             )
         features = features - feature_mean.to(features.dtype)
     return F.linear(features, centered, bias)
+
+
+def posterior(logits: Tensor, radius: float) -> Tensor:
+    r"""Class probabilities without softmax, for a fixed simplex head and features of a given radius  [eq: posterior].
+
+    With a penalty that asks for the radius :math:`r`, the unhinged loss on a fixed simplex is a squared error towards
+    :math:`r\,w_y`. The best feature is then :math:`h^*(x) = r\sum_c P(c\,|\,x)\,w_c`, and its logits are affine in the
+    posterior:
+
+    .. math:: \hat P_c = \tfrac1C + \tfrac{C-1}C\,\tfrac{z_c}r,
+
+    clamped at zero and divided by the sum. The softmax of these logits is no probability of anything: its sharpness
+    depends on the radius.
+
+    Arguments:
+        logits: :math:`z`, shape :math:`(*, C)`, of a head whose prototypes have length 1. For length :math:`s` (the
+            `scale` of an :class:`~unhinge.nn.ETFHead`) pass :math:`r s` as the radius.
+        radius: :math:`r > 0`, that of :meth:`FeatureNormPenalty.for_radius
+            <unhinge.nn.FeatureNormPenalty.for_radius>`.
+
+    Returns:
+        Probabilities of shape :math:`(*, C)`, at least float32. Where all of them would be clamped to zero, which no
+        simplex head does, they are uniform.
+
+    Example:
+        >>> posterior(torch.tensor([[10.0, -5.0, -5.0], [2.5, 2.5, -5.0]]), radius=10.0)
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.5000, 0.5000, 0.0000]])
+    """
+    _check_logits("logits", logits)
+    if not 0 < radius < math.inf:
+        raise ValueError(
+            f"radius must be positive and finite, got {radius}. It is the norm the features were trained to have: "
+            "that of FeatureNormPenalty.for_radius(radius, ...)."
+        )
+    classes = logits.shape[-1]
+    raw = (1 + (classes - 1) / radius * logits.to(widened(logits.dtype))) / classes
+    positive = raw.clamp(min=0)
+    total = positive.sum(-1, keepdim=True)
+    return torch.where(total > 0, positive / torch.where(total > 0, total, 1), 1 / classes)
+
+
+def adjust_logits(logits: Tensor, prior: Tensor, strength: float = 1.0) -> Tensor:
+    r"""Logits of a balanced world, :math:`z_c - \tau\log\pi_c` (Menon et al., 2021)  [eq: adjusted-logits].
+
+    For heads trained with cross-entropy, where :math:`z` is :math:`\log P(c\,|\,x)` up to a constant: the largest
+    adjusted logit is the class that is right equally often for all classes. Nothing is trained again.
+
+    Arguments:
+        logits: :math:`z`, shape :math:`(*, C)`.
+        prior: Training frequencies :math:`\pi`, shape :math:`(C)`, or counts; all positive.
+        strength: :math:`\tau`; 0 leaves the logits as they are. Choose it on a validation split with
+            :func:`unhinge.metrics.strength_curve`.
+
+    Example:
+        >>> adjust_logits(torch.tensor([[1.0, 0.0]]), torch.tensor([0.9, 0.1])).argmax(1)
+        tensor([1])
+    """
+    _check_logits("logits", logits)
+    frequencies = _frequencies(prior, logits)
+    _check_exponent("strength", strength)
+    return logits - strength * frequencies.log().to(logits.dtype)
+
+
+def balanced_decision(posterior: Tensor, prior: Tensor, strength: float = 1.0, floor: float = 0.0) -> Tensor:
+    r"""The class :math:`\arg\max_c \hat P_c / \pi_c^{\tau}`, shape :math:`(*)`  [eq: balanced-decision].
+
+    For the probabilities of :func:`posterior`: with :math:`\tau = 1` the decision that is right equally often for all
+    classes. A network trained with class weights :math:`n_c^{-1/2}` has its posterior divided by :math:`\pi^{1/2}`
+    already, so that :math:`\tau = \tfrac12` remains.
+
+    Arguments:
+        posterior: :math:`\hat P`, shape :math:`(*, C)`, not negative.
+        prior: Training frequencies :math:`\pi`, shape :math:`(C)`, or counts; all positive.
+        strength: :math:`\tau`; 0 decides by the posterior alone.
+        floor: Posteriors below it count as zero. A rare class divides by so little that the noise in an estimate of
+            zero would be enough to choose it. Where no posterior reaches the floor, all of them count.
+
+    Example:
+        >>> balanced_decision(torch.tensor([[0.8, 0.2], [0.95, 0.05]]), torch.tensor([0.9, 0.1]))
+        tensor([1, 0])
+    """
+    _check_logits("posterior", posterior)
+    frequencies = _frequencies(prior, posterior)
+    _check_exponent("strength", strength)
+    if not 0 <= floor < 1:
+        raise ValueError(f"floor must lie in [0, 1), got {floor}: it is a probability too small to be believed.")
+    wide = posterior.to(widened(posterior.dtype))
+    kept = torch.where(wide < floor, 0.0, wide)
+    kept = torch.where((kept > 0).any(-1, keepdim=True), kept, wide)
+    return (kept / frequencies.to(wide.dtype) ** strength).argmax(-1)
+
+
+def _check_logits(name: str, value: Tensor) -> None:
+    if value.ndim == 0 or not value.is_floating_point():
+        raise ValueError(
+            f"{name} must be a floating tensor of shape (..., C), got {tuple(value.shape)} of {value.dtype}."
+        )
+
+
+def _check_exponent(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value}. 1 is the full adjustment, 0 is none.")
+
+
+def _frequencies(prior: Tensor, like: Tensor) -> Tensor:
+    """The prior in float64, summing to 1."""
+    if prior.shape != like.shape[-1:]:
+        raise ValueError(
+            f"prior must have shape ({like.shape[-1]},), one number per class, got {tuple(prior.shape)}. "
+            "torch.bincount(labels) makes one."
+        )
+    wide = prior.detach().to(like.device, torch.float64)
+    if not bool(((wide > 0) & wide.isfinite()).all()):
+        raise ValueError(
+            "prior must be positive and finite in every class: a class that was never seen in training has no "
+            "posterior to be divided. Leave such classes out."
+        )
+    return wide / wide.sum()

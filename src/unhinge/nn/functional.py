@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhinge.nn.decision import centered_logits
+from unhinge.nn.decision import adjust_logits, balanced_decision, centered_logits, posterior
 from unhinge.nn.hinge import multiclass_hinge_loss
 from unhinge.nn.margins import adjusted_margin_loss
 from unhinge.nn.penalty import feature_norm_penalty, penalty_strength
@@ -18,4 +18,7 @@ __all__ = [
     "penalty_strength",
     "rescale_gradient",
     "centered_logits",
+    "posterior",
+    "adjust_logits",
+    "balanced_decision",
 ]

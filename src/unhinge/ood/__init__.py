@@ -16,7 +16,8 @@
 True
 """
 
+from unhinge.ood.collapse import CollapseDetector
 from unhinge.ood.detector import ScoreDetector
 from unhinge.ood.postprocessor import ScorePostprocessor
 
-__all__ = ["ScoreDetector", "ScorePostprocessor"]
+__all__ = ["CollapseDetector", "ScoreDetector", "ScorePostprocessor"]
