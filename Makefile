@@ -4,7 +4,7 @@ PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
 DEMO ?= results/quick
-BENCH ?= dynamics spherical kernel many_classes training
+BENCH ?= dynamics spherical kernel many_classes training importing explorer
 
 VENV := .venv
 BIN := $(VENV)/bin

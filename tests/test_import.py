@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import unhinge
 
 SOURCE = str(Path(unhinge.__file__).parents[1])
@@ -34,18 +36,42 @@ def test_importing_the_package_imports_nothing_beyond_torch_and_the_standard_lib
 
 def test_importing_the_package_brings_only_the_theory():
     ours = {name for name in imported_by(USE) if name.startswith("unhinge.")}
-    assert {name.split(".")[1] for name in ours} == {"theory"}
-    assert len(ours) < 50  # 37 when this was written
+    assert {name.split(".")[1] for name in ours} <= {"theory", "extras"}
+    assert len(ours) < 60  # 37 when this was written
 
 
-def test_importing_the_package_takes_hardly_longer_than_importing_torch():
-    """Processor time of whole interpreters, the best of three each: another program on the machine does not count."""
+def test_importing_the_package_alone_brings_nothing_of_it_and_not_even_torch():
+    found = imported_by("import unhinge")
+    assert {name for name in found if name.startswith("unhinge")} == {"unhinge"}
+    assert "torch" not in found
 
-    def cost(code: str) -> float:
-        spent = "import resource; print(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))"
-        return min(float(fresh(f"{code}; {spent}").stdout) for _ in range(3))
 
-    assert cost(USE) < 1.3 * cost("import torch")
+PAPER = ("unhinge.paper", "unhinge.web", "unhinge.prediction")
+
+
+@pytest.mark.parametrize(
+    ("command", "not_loaded"),
+    [
+        ("train --data digits --epochs 1 --batch 512 --model convnet --out {out}", PAPER),
+        ("train --dry-run", PAPER),
+        ("list", ("unhinge.paper.claims", "unhinge.web", "unhinge.prediction", "matplotlib", "sklearn")),
+        ("verify --list", ("unhinge.paper.figures", "unhinge.paper.studies", "unhinge.training", "matplotlib")),
+        ("verify theorem-2-bias", ("unhinge.paper.figures", "unhinge.paper.studies", "unhinge.training", "matplotlib")),
+        ("--help", ("torch", "numpy", "unhinge.theory", *PAPER)),
+    ],
+    ids=lambda given: given.split(" --")[0] if isinstance(given, str) else "",
+)
+def test_a_command_loads_only_what_it_needs(command, not_loaded, tmp_path):
+    arguments = command.format(out=tmp_path / "run").split()
+    code = (
+        f"sys.argv = ['unhinge', *{arguments!r}]; from unhinge.cli import main; import contextlib, io; "
+        "out = contextlib.redirect_stdout(io.StringIO()); out.__enter__()\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "out.__exit__(None, None, None); print(' '.join(sys.modules))"
+    )
+    found = set(fresh(code).stdout.split())
+    assert "unhinge.cli.app" in found
+    assert not {name for name in found if any(name == one or name.startswith(one + ".") for one in not_loaded)}
 
 
 def test_importing_the_package_sets_no_global_flag():
@@ -74,3 +100,19 @@ def test_every_public_name_is_there():
         "piecewise",
     ):
         assert name in unhinge.__all__
+
+
+def test_parts_for_networks_are_importable_from_the_top():
+    from unhinge import UnhingedLoss, nn
+
+    assert UnhingedLoss is nn.UnhingedLoss
+    assert unhinge.ETFHead is nn.ETFHead
+
+
+def test_what_dir_shows_is_public_and_there():
+    names = dir(unhinge)
+    assert set(names) >= {"LayerPeeled", "UnhingedLoss", "theory", "nn", "__version__"}
+    assert not [name for name in names if name.startswith("_") and name != "__version__"]
+    assert not {"importlib", "annotations", "Any", "TYPE_CHECKING"} & set(names)
+    found = fresh("import unhinge; [getattr(unhinge, name) for name in dir(unhinge)]; print('all there')")
+    assert "all there" in found.stdout

@@ -6,11 +6,25 @@ importing torch takes seconds.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
+    from unhinge import metrics as metrics
+    from unhinge import nn as nn
     from unhinge import theory as theory
+    from unhinge.nn import (
+        AdjustedMarginLoss,
+        ETFHead,
+        FeatureNormPenalty,
+        ManyClassHead,
+        RescaledGradient,
+        UnhingedLoss,
+        class_weights,
+        prototypes,
+        replace_head,
+        simplex_etf,
+    )
     from unhinge.theory import (
         LayerPeeled,
         Schedule,
@@ -30,6 +44,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    # exact dynamics: unhinge.theory
     "LayerPeeled",
     "Schedule",
     "Spherical",
@@ -45,19 +60,35 @@ __all__ = [
     "summarize",
     "symmetric_noise",
     "warmup",
+    # parts for networks: unhinge.nn
+    "AdjustedMarginLoss",
+    "ETFHead",
+    "FeatureNormPenalty",
+    "ManyClassHead",
+    "RescaledGradient",
+    "UnhingedLoss",
+    "class_weights",
+    "prototypes",
+    "replace_head",
+    "simplex_etf",
 ]
 
 __version__ = "0.1.0"
 
+_ROOMS = ("theory", "nn", "metrics", "data", "training", "prediction", "monitor", "ood", "sklearn")
+_PARTS = __all__[__all__.index("AdjustedMarginLoss") :]
 
-def __getattr__(name: str) -> Any:
-    if name == "theory" or name in __all__:
-        module = importlib.import_module("unhinge.theory")
-        value = module if name == "theory" else getattr(module, name)
+
+def __getattr__(name: str) -> object:
+    if name in _ROOMS:
+        return _importlib.import_module(f"unhinge.{name}")  # which makes it an attribute of this package
+    if name in __all__:
+        room = _importlib.import_module("unhinge.nn" if name in _PARTS else "unhinge.theory")
+        value: object = getattr(room, name)
         globals()[name] = value  # the next time it is found without this function
         return value
     raise AttributeError(f"module 'unhinge' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "theory"})
+    return sorted([*__all__, *_ROOMS, "__version__"])

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import re
-import statistics
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,7 +16,6 @@ import torch
 from unhinge import LayerPeeled
 
 LAPTOP, PHONE = {"width": 1366, "height": 768}, {"width": 390, "height": 844}
-LIMIT = 250.0  # ms from a slider's move to redrawn curves
 PAPER = "?view=free&classes=100&per_class=10&dim=512"
 
 
@@ -114,34 +112,17 @@ def test_words_tell_what_fails(page, served):
     assert "γ is above 2/(C-2) = 0.25" in page.locator("#told-free").inner_text()
 
 
-def test_a_slider_answers_within_a_quarter_second_at_the_papers_size(page, served):
-    """By the clock where UNHINGE_TIMED=1 says that the machine is idle. Elsewhere the clock measures the neighbours,
-    and only a gross slow-down of the processor time (server, and the page's own thread) fails.
-    """
+def test_a_key_on_a_slider_asks_once_and_draws_every_panel(page, served):
+    """What a move costs is one request and one drawing; how long that takes is measured by benchmarks/explorer.py."""
     visit(page, served + PAPER)
-    chrome = page.context.new_cdp_session(page)
-    chrome.send("Performance.enable", {"timeDomain": "threadTicks"})
-
-    def processor() -> float:
-        found = chrome.send("Performance.getMetrics")["metrics"]
-        return 1000 * next(entry["value"] for entry in found if entry["name"] == "TaskDuration")
-
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if "/answer" in request.url else None)
     slider(page, "gamma").focus()
-    waits, works = [], []
-    for _ in range(12):
-        began = processor()
+    for _ in range(4):
+        before = page.evaluate("explorer.answers")
         after(page, lambda: page.keyboard.press("ArrowRight"))
-        waits.append(page.evaluate("explorer.timing.drawn - explorer.timing.asked"))
-        works.append(processor() - began + page.evaluate("explorer.timing.processor"))
-        page.wait_for_timeout(60)
-    wait, work = statistics.median(waits[2:]), statistics.median(works[2:])  # the first ones warm up
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    print(
-        f"slider to curves: median {wait:.0f} ms, best {min(waits):.0f} ms; processor time, pictures included, "
-        f"{work:.0f} ms; load {load:.1f} on {cores} cores"
-    )
-    timed = os.environ.get("UNHINGE_TIMED") == "1"
-    assert (wait if timed else work) < (LIMIT if timed else 6 * LIMIT)
+        assert page.evaluate("explorer.answers") == before + 1
+    assert len(asked) == 4
 
 
 def test_dragging_asks_for_one_state_at_a_time_and_ends_at_the_last(page, served):

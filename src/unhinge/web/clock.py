@@ -43,8 +43,7 @@ RATES: tuple[Control, ...] = (
 
 
 def rates(state: State, ratio: float = 1.0) -> tuple[Any, str]:
-    """What `lr=` takes: the rate of the prototypes, or the pair with `ratio` times that of the features; and its "
-    "code."""
+    """What `lr=` takes and its code: the rate of the prototypes, or a pair with `ratio` times that for the features."""
     lr, length = state.number("lr"), state.count("length")
     kind = state.word("schedule")
     if kind == "constant":

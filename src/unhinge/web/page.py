@@ -70,9 +70,8 @@ def _header(views: Sequence[View]) -> str:
 <div class="tools">
 <button data-do="reset" data-tip="All controls of this view to their defaults.">Reset</button>
 <button data-do="copy-link" data-tip="The address holds the state of the page.">Copy link</button>
-<a id="export" href="export" download="unhinge.html" class="button" data-tip="This view as one file that needs "
-                                                                             "nothing else."
->Export HTML</a>
+<a id="export" href="export" download="unhinge.html" class="button"
+data-tip="This view as one file that needs nothing else.">Export HTML</a>
 <button id="look" data-do="look" data-tip="Light or dark.">Dark</button></div></header>"""
 
 
@@ -104,8 +103,8 @@ def _slot(view: str, slot: Slot) -> str:
     return f"""<article class="panel panel-{slot.key}"><div class="panel-head"><h2>
 <span id="title-{name}">{escape(slot.title)}</span>{_tip(slot.help)}</h2>
 <details class="save"><summary aria-label="Save {escape(slot.title)}">Save</summary><div>{buttons}</div>
-</details></div><div class="graph" id="graph-{name}" role="img" aria-label="{escape(slot.title)}: "
-                                                                           "{escape(slot.help)}"></div>
+</details></div>
+<div class="graph" id="graph-{name}" role="img" aria-label="{escape(slot.title)}: {escape(slot.help)}"></div>
 {player}</article>
 """
 

@@ -36,8 +36,7 @@ RUN_PANELS = (
     ("accuracy", "share", ("train_accuracy", "test_accuracy")),
     ("mean feature norm", "norm", ("feature_norm",)),
     ("neural collapse on training images", "no unit", ("nc1_ratio", "nc2_angle_features", "nc3", "nc4")),
-    ("prototype angles", "degrees", ("prototype_angle_min", "prototype_angle_mean")),
-    ("calibration error of the test set", "share", ("test_ece", "ece")),
+    ("smallest prototype angle", "degrees", ("prototype_angle_min",)),
 )
 
 
