@@ -123,6 +123,23 @@ def test_the_sum_follows_what_is_loaded_inside_a_larger_model(assign):
     torch.testing.assert_close(model[1].weight_sum, other[1].weight.sum(0).detach())
 
 
+@pytest.mark.parametrize("how", ["copy_", "mul_", "replaced", "inference"])
+def test_the_sum_follows_whatever_changes_the_prototypes(how):
+    head, other = ETFHead(6, 4), torch.randn(4, 6)
+    assert torch.equal(head.weight_sum, torch.zeros(6))
+    if how == "copy_":
+        head.weight.copy_(other)
+    elif how == "mul_":
+        head.weight[0] *= 3
+    elif how == "replaced":
+        head.weight = other
+    else:
+        with torch.inference_mode():
+            head.weight = other.clone()
+            head.weight.mul_(2)
+    torch.testing.assert_close(head.weight_sum, head.weight.sum(0), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("way", ["torch", "safetensors", "deepcopy"])
 def test_a_head_survives_saving_and_copying(way):
     head = ETFHead(6, 4, normalize=True, scale=2.0, generator=seeded(1))

@@ -37,8 +37,7 @@ def test_the_answer_is_that_of_sorting_all_scores(engine, classes, dim, queries,
     features = torch.randint(-2, 3, (queries, dim), generator=generator).float()
     found = nearest_prototype(features, weight, k, block=block, engine=engine)
     assert found.scores.shape == found.classes.shape == (queries, k)
-    if engine == "torch" or classes <= k + 8:  # beyond, faiss alone chooses among equal candidates
-        assert found.classes.tolist() == by_sorting(features, weight, k)
+    assert found.classes.tolist() == by_sorting(features, weight, k)
     for row, h in zip(found.classes, features, strict=True):
         expected = (weight @ h).sort(descending=True).values[:k]
         assert torch.equal(weight[row] @ h, expected)
@@ -78,11 +77,40 @@ def test_of_equal_prototypes_the_lowest_class_comes_first(engine):
     assert found.classes.tolist() == [17, 90, 250]
 
 
-def test_of_hundreds_of_equal_prototypes_the_lowest_classes_come_first():
-    assert (
-        nearest_prototype(torch.ones(2, 3), torch.ones(500, 3), 4, engine="torch").classes.tolist()
-        == [[0, 1, 2, 3]] * 2
-    )
+@pytest.mark.parametrize("engine", ENGINES)
+def test_of_hundreds_of_equal_prototypes_the_lowest_classes_come_first(engine):
+    found = nearest_prototype(torch.ones(2, 3), torch.ones(500, 3), 4, engine=engine)
+    assert found.classes.tolist() == [[0, 1, 2, 3]] * 2
+    assert nearest_prototype(torch.zeros(3), torch.randn(500, 3), 2, engine=engine).classes.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("engine", ["auto", *ENGINES])
+@pytest.mark.parametrize("scale", [1.0, 1e200, 1e-200])
+def test_prototypes_that_only_float64_tells_apart_are_told_apart_at_every_scale(engine, scale):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.ones(64, 8, dtype=torch.float64)
+    weight = scale * (weight + 1e-12 * torch.randn(64, 8, generator=generator, dtype=torch.float64))
+    features = torch.rand(5, 8, generator=generator, dtype=torch.float64) / scale
+    found = nearest_prototype(features, weight, 3, engine=engine)
+    assert found.classes.tolist() == by_sorting(features, weight, 3)
+    torch.testing.assert_close(found.scores, (features @ weight.T).sort(descending=True).values[:, :3])
+
+
+@pytest.mark.parametrize("engine", ["auto", *ENGINES])
+def test_scores_beyond_the_largest_number_still_have_an_order(engine):
+    weight = 1e200 * torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    found = nearest_prototype(1e200 * torch.tensor([[2.0, 1.0]], dtype=torch.float64), weight, 3, engine=engine)
+    assert found.classes.tolist() == [[2, 0, 1]]
+
+
+@pytest.mark.parametrize("engine", ["auto", *ENGINES])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_without_an_order_are_refused(engine, bad):
+    broken, whole = torch.tensor([[1.0, bad]]), torch.ones(20, 2)
+    with pytest.raises(ValueError, match="features must be finite"):
+        nearest_prototype(broken, whole, engine=engine)
+    with pytest.raises(ValueError, match="weight must be finite"):
+        nearest_prototype(whole, torch.cat([whole, broken]), engine=engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

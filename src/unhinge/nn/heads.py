@@ -49,7 +49,7 @@ class ETFHead(nn.Module):
 
     weight: Tensor
     bias: None
-    _weight_sum: Tensor | None
+    _summed: tuple[Tensor, int, Tensor] | None  # the weight, its version and its sum
 
     def __init__(
         self,
@@ -84,13 +84,10 @@ class ETFHead(nn.Module):
         )
         if trainable:
             self.register_parameter("weight", nn.Parameter(frame))
-            self.register_buffer("_weight_sum", None)
         else:
             self.register_buffer("weight", frame)
-            # Not persistent: the state dict of a Linear has no such key.
-            self.register_buffer("_weight_sum", _sum_of_rows(frame), persistent=False)
-            self.register_load_state_dict_post_hook(_sum_again)  # type: ignore[no-untyped-call]
         self.register_parameter("bias", None)
+        self._summed = None
 
     @property
     def num_classes(self) -> int:
@@ -100,9 +97,26 @@ class ETFHead(nn.Module):
     def weight_sum(self) -> Tensor:
         r"""The sum of the prototypes, shape :math:`(p)`, for ``unhinged_loss_from_features``.
 
-        Cached if they are fixed; a sum that is only rounding, as that of an ETF, is exactly zero.
+        Cached if they are fixed, until they are changed in place or replaced. A sum that is only rounding, as that of
+        an ETF, is exactly zero. Writing through ``weight.data`` is the one change that torch does not count.
         """
-        return self.weight.sum(0) if self._weight_sum is None else self._weight_sum
+        weight = self.weight
+        if self.trainable:
+            return weight.sum(0)
+        # Neither a graph that is being traced nor a tensor of inference mode has a version to compare.
+        if torch.compiler.is_compiling() or weight.is_inference():
+            return _sum_of_rows(weight)
+        if self._summed is None or self._summed[0] is not weight or self._summed[1] != weight._version:
+            self._summed = weight, weight._version, _sum_of_rows(weight)
+        return self._summed[2]
+
+    def _apply(self, *args: Any, **options: Any) -> ETFHead:
+        self._summed = None  # .to() and its kin make a new weight: let go of the old one
+        super()._apply(*args, **options)  # type: ignore[no-untyped-call]
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_summed": None}
 
     def embed(self, features: Tensor) -> Tensor:
         """The features as the prototypes see them: scaled to length 1 with ``normalize=True``, else as they are."""
@@ -140,8 +154,3 @@ def _sum_of_rows(weight: Tensor) -> Tensor:
     # their joint norm, thirty times more even in bfloat16.
     noise = (4 * torch.finfo(weight.dtype).eps + 1e-13) * torch.linalg.vector_norm(rows, dim=0)
     return torch.where(total.abs() <= noise, 0.0, total).to(weight.dtype)
-
-
-def _sum_again(head: nn.Module, _: Any) -> None:
-    assert isinstance(head, ETFHead)
-    head._weight_sum = _sum_of_rows(head.weight)
