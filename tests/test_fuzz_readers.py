@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 import data_makers as make
 import hostile
 from unhinge.data import DataError, Splits, load
-from unhinge.paper.studies.cell import Task, measured
+from unhinge.paper.studies.follow import Task, measured
 from unhinge.prediction import FileError, read_features
 from unhinge.training import Material, Recipe, RecipeError, evaluate, fit
 from unhinge.training.checkpoint import CheckpointError, load_newest, read_tensors, save, write_tensors

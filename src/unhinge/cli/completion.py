@@ -1,7 +1,8 @@
 """What the shell completes by value: the names one can choose from, known without importing torch.
 
-A completion is asked for at every press of the tab key, and importing torch takes seconds. So the names stand here a
-second time, or are read off the source; a test holds them against those that the commands know.
+A completion is asked for at every press of the tab key, and importing torch takes seconds. Recipes and studies are
+data that needs no torch; other names stand here a second time, or are read off the source, and a test holds them
+against those that the commands know.
 """
 
 from __future__ import annotations
@@ -16,33 +17,6 @@ from typer.core import TyperGroup
 
 __all__ = ["Commands", "offered"]
 
-STUDIES = (
-    *(f"classification-{data}" for data in ("cifar10", "cifar100", "imagenet100")),
-    *(
-        f"{what}-{data}"
-        for data in ("cifar10", "cifar100")
-        for what in ("long-tailed", "imbalanced", "reliability", "ood", "ood-penalty")
-    ),
-    *(f"behaviour-{data}" for data in ("cifar10", "cifar100", "imagenet100")),
-    "collapse",
-    *(f"beyond-{what}" for what in ("long-tailed", "long-tailed-steps", "label-noise", "rates", "gamma")),
-)
-SETTINGS = (
-    *("cifar10", "cifar100", "imagenet100"),
-    *(
-        f"{data}-{what}"
-        for data in ("cifar10", "cifar100")
-        for what in (
-            *(f"{kind}{ratio}" for ratio in (10, 20, 50, 100) for kind in ("lt", "step")),
-            *(f"noise{percent}" for percent in (20, 40, 60)),
-        )
-    ),
-)
-METHODS = (
-    *("ce", "ce+penalty", "ce+sqrt", "ce+inverse", "ce+adjusted"),
-    *("pal", "pal+penalty", "pal+radius", "pal+sqrt", "pal+radius+sqrt", "pal+inverse"),
-    *("fnpal", "fnpal+rescale", "fnpal+sqrt", "adjusted", "unhinged", "unhinged+sqrt", "etf-init"),
-)
 DATA = ("digits", "cifar10", "cifar100", "cifar100-coarse", "svhn", "mnist", "kmnist", "fashion-mnist", "imagenet100")
 SCALES = ("quick", "small", "paper")
 GROUPS = ("lemma1", *(f"thm{number}" for number in range(1, 6)), "cor1", "cor2")
@@ -56,6 +30,8 @@ def _registered(folder: str, decorator: str) -> list[str]:
 
 
 def _reproduced() -> list[str]:
+    from unhinge.paper.studies.tables import STUDIES
+
     return [*_registered("paper/figures", "experiment"), *STUDIES, "numerical", "trained", "all"]
 
 
@@ -64,7 +40,9 @@ def _claims() -> list[str]:
 
 
 def _recipes() -> list[str]:
-    return [f"{setting}/{method}" for setting in SETTINGS for method in METHODS]
+    from unhinge.training.recipes import named_recipes
+
+    return named_recipes()
 
 
 Names = Callable[[], Iterable[str]]

@@ -29,6 +29,7 @@ __all__ = [
     "named_recipes",
     "recipe_named",
     "recipe_of",
+    "short",
     "train_images",
 ]
 
@@ -90,7 +91,7 @@ class Method:
         """Its row in a table."""
         parts = [_KINDS[self.kind][0]]
         parts += [f"prototypes times {self.head_scale:g}"] if self.head_scale != 1 else []
-        parts += [f"λ={_short(self.penalty)}"] if self.penalty else []
+        parts += [f"λ={short(self.penalty)}"] if self.penalty else []
         parts += [f"radius {self.radius:g}"] if self.radius is not None else []
         parts += [_WEIGHTS.get(self.class_weight, f"n^-{self.class_weight:g} weights")] if self.class_weight else []
         parts += ["logits adjusted"] if self.logit_adjustment else []
@@ -112,8 +113,13 @@ class Method:
         return found
 
 
-def _short(number: float) -> str:
-    """5e-07 as 5e-7."""
+def short(number: float) -> str:
+    """A number as one writes it: 5e-07 as 5e-7.
+
+    Example:
+        >>> short(5e-07), short(0.0), short(0.1)
+        ('5e-7', '0', '0.1')
+    """
     mantissa, mark, exponent = f"{number:.3g}".partition("e")
     return f"{mantissa}e{int(exponent)}" if mark else mantissa
 

@@ -8,36 +8,39 @@ import pytest
 
 from unhinge.nn.backbones import build_model, count_flops
 from unhinge.paper.catalogue import list_studies
-from unhinge.paper.studies.cost import FLOPS, ON_A_CORE, ON_A_GPU, Cost, cost_of
-from unhinge.paper.studies.run import _planned
-from unhinge.paper.studies.tables import STUDIES, train_images
-from unhinge.training import Recipe, material_of
+from unhinge.paper.studies.cost import FLOPS, ON_A_CORE, ON_A_GPU, Cost, cost_of, flops_of
+from unhinge.paper.studies.run import planned
+from unhinge.paper.studies.tables import STUDIES
 
 
-@pytest.mark.parametrize(("model", "size"), [("resnet18", 32), ("resnet34", 32), ("resnet50", 224)])
-def test_the_operations_are_those_of_the_networks(model: str, size: int):
-    assert count_flops(build_model(model, 100, 3, size), (1, 3, size, size)) == pytest.approx(FLOPS[model], rel=0.01)
+@pytest.mark.parametrize(("model", "width", "size"), FLOPS)
+def test_the_operations_are_those_of_the_networks(model: str, width: int | None, size: int):
+    channels = 1 if model == "convnet" else 3
+    network = build_model(model, 10 if channels == 1 else 100, channels, size, width=width)
+    wanted = FLOPS[model, width, size]
+    assert count_flops(network, (1, channels, size, size)) == pytest.approx(wanted, rel=0.01)
+
+
+def test_larger_images_cost_what_they_cost():
+    cifar, imagenet = (STUDIES[f"behaviour-{data}"].cells("small")[0].recipe for data in ("cifar100", "imagenet100"))
+    assert flops_of(imagenet) > 4 * flops_of(cifar)
 
 
 @pytest.mark.parametrize("study", list_studies(), ids=lambda study: study.id)
 @pytest.mark.parametrize("scale", ["quick", "small", "paper"])
 def test_runs_are_the_distinct_ones_a_sweep_would_make(study, scale):
-    names = {place.task.name for place in _planned(study, scale, None, Path("runs"), None)}
+    names = {place.task.name for place in planned(study, scale, None, Path("runs"), None)}
     assert cost_of(study, scale).runs == len(names)
 
 
 def test_hours_count_every_image_of_every_epoch():
     study = STUDIES["behaviour-cifar10"]
-    assert cost_of(study, "paper", seeds=1).hours == pytest.approx(
-        9 * 3 * FLOPS["resnet18"] * 50_000 * 200 / ON_A_GPU / 3600
-    )
-    assert cost_of(study, "small").hours == pytest.approx(27 * 26 * 50_000 / ON_A_CORE["small"] / 3600)
-
-
-def test_the_images_of_a_recipe_are_about_those_it_gets():
-    for imbalance in (None, "exp:20", "step:10"):
-        recipe = Recipe(imbalance=imbalance)
-        assert train_images(recipe) == pytest.approx(len(material_of(recipe).train), rel=0.05)
+    images, tests = 200 * 50_000, 200 * 10_000
+    wanted = 12 * (3 * images + tests) * FLOPS["resnet18", None, 32] / ON_A_GPU / 3600
+    assert cost_of(study, "paper", seeds=1).hours == pytest.approx(wanted)
+    images, tests = 40 * 5_000, 10 * 10_000
+    wanted = 36 * (3 * images + tests) * FLOPS["resnet18", 16, 16] / ON_A_CORE["resnet18"] / 3600
+    assert cost_of(study, "small").hours == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("hours", "text"), [(0.005, "18 s"), (0.5, "30 min"), (1.9, "114 min"), (7.2, "7 h")])

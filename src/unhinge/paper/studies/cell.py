@@ -1,141 +1,75 @@
-"""One trained network of a table: its recipe, followed once, and what was measured, kept in a file that draws itself.
-
-A cell is named by its recipe, so tables that share a network share the run, and what is done is never run again.
-"""
+"""One trained network of a table: which method, in which column, by which recipe. Labels are made from these fields."""
 
 from __future__ import annotations
 
-import json
-import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
-import torch
+from unhinge.training.recipe import Recipe
+from unhinge.training.recipes import Method, short
 
-from unhinge.results.environment import commit
-from unhinge.results.json import plain
-from unhinge.training import Evaluation, Recipe, RecipeError, evaluate, fit, material_of
-from unhinge.training.checkpoint import write_atomically
-from unhinge.training.machine import machine, using_threads
-from unhinge.training.records import seconds_spent
+__all__ = ["Cell", "Column"]
 
-__all__ = ["Cell", "Task", "follow", "measured", "read_run"]
+_PROFILES = {"exp": "long-tailed", "step": "step"}
 
-BINS = 60  # of a histogram of scores
-CURVES = (
-    "train_loss",
-    "train_accuracy",
-    "test_accuracy",
-    "feature_norm",
-    "prototype_norm_min",
-    "prototype_norm_ratio",
-    "prototype_angle_min",
-    "nc1_ratio",
-    "nc3",
-)
+
+@dataclass(frozen=True)
+class Column:
+    """What a column of a table holds fixed; only what varies between columns is given.
+
+    Example:
+        >>> Column(profile="exp", ratio=100).label
+        'long-tailed, ρ=100'
+        >>> Column(augment=False, epochs=60).label
+        'no augmentation, 60 epochs'
+    """
+
+    data: str | None = None
+    profile: str | None = None
+    ratio: int | None = None
+    label_noise: float | None = None
+    augment: bool | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    lr: float | None = None
+    weight_decay: float | None = None
+    penalty: float | None = None  # lambda, as the paper writes it
+    gamma: float | None = None  # as a multiple of 1/(C-1)
+    against: str | None = None  # the unknown images
+
+    @property
+    def label(self) -> str:
+        """Its head in a table."""
+        parts = [self.data] if self.data else []
+        parts += [_PROFILES[self.profile]] if self.profile else []
+        parts += [f"ρ={self.ratio}"] if self.ratio is not None else []
+        parts += [f"noise {self.label_noise:g}"] if self.label_noise is not None else []
+        parts += ["augmentation" if self.augment else "no augmentation"] if self.augment is not None else []
+        parts += [f"{self.epochs} epochs"] if self.epochs is not None else []
+        parts += [f"{self.steps:,} steps"] if self.steps is not None else []
+        parts += [f"lr {self.lr:g}"] if self.lr is not None else []
+        parts += [f"weight decay {short(self.weight_decay)}"] if self.weight_decay is not None else []
+        parts += [f"λ={short(self.penalty)}"] if self.penalty is not None else []
+        parts += [f"γ = {self.gamma:g}/(C-1)"] if self.gamma is not None else []
+        parts += [f"against {self.against}"] if self.against else []
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
 class Cell:
     """Where a network stands in a table, and how it is trained; `paper` has the paper's numbers for it, in percent."""
 
-    row: str
-    column: str
+    method: Method
+    place: Column
     recipe: Recipe
     ood: str | None = None
     paper: tuple[tuple[str, float], ...] = ()
 
-
-@dataclass(frozen=True)
-class Task:
-    """A recipe to be followed and measured, whichever tables want it."""
-
-    recipe: Recipe
-    ood: str | None
-    runs: str  # folder
-    data_root: str | None
+    @property
+    def row(self) -> str:
+        """Its method; the penalty is left out where the columns have it."""
+        return (self.method if self.place.penalty is None else replace(self.method, penalty=0.0)).label
 
     @property
-    def name(self) -> str:
-        return self.recipe.key if self.ood is None else f"{self.recipe.key}-{self.ood}"
-
-    @property
-    def path(self) -> Path:
-        return Path(self.runs) / f"{self.name}.json"
-
-
-def measured(task: Task) -> dict[str, Any] | None:
-    """What was measured of it, if that lies there whole; one with unknown images answers for one without."""
-    paths = [task.path]
-    if task.ood is None:
-        paths += sorted(task.path.parent.glob(f"{task.name}-*.json"))
-    found = (result for path in paths if (result := read_run(path)) is not None)
-    return next((result for result in found if _is_of(result, task.recipe)), None)
-
-
-def _is_of(result: dict[str, Any], recipe: Recipe) -> bool:
-    """Whether a result was made by this recipe; settings that came later had their defaults then."""
-    try:
-        return Recipe.of(result["recipe"]) == recipe
-    except RecipeError:
-        return False
-
-
-def read_run(path: Path) -> dict[str, Any] | None:
-    """A file of results; None where it is missing or damaged, which counts as not run."""
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return result if isinstance(result, dict) and isinstance(result.get("recipe"), dict) else None
-
-
-def follow(task: Task) -> dict[str, Any]:
-    """Train, evaluate, and write the result; a run that was interrupted is continued."""
-    folder = Path(task.runs) / task.recipe.key
-    material = material_of(task.recipe, task.data_root)
-    began = time.perf_counter()
-    run = fit(task.recipe, folder, material=material)
-    seconds = seconds_spent(folder)
-    result: dict[str, Any] = {
-        "recipe": asdict(task.recipe),
-        "machine": _machine(task.recipe.threads),
-        "commit": commit(),
-        "stopped": run.stopped,
-        "epochs": len(run.records),
-        "steps": -(-len(material.train) // task.recipe.batch) * len(run.records),
-        "train_images": len(material.train),
-        "seconds": round(seconds, 2),
-        "curves": {name: [record.get(name) for record in run.records] for name in CURVES},
-    }
-    if run.stopped is None:
-        found = evaluate(folder, task.ood, data_root=task.data_root, material=material)
-        result |= _kept(found, [record["test_accuracy"] for record in run.records if "test_accuracy" in record])
-    result["evaluation_seconds"] = round(time.perf_counter() - began - seconds, 2)
-    result = plain(result, names=True)
-    write_atomically(task.path, (json.dumps(result) + "\n").encode())
-    for file in folder.glob("checkpoint-*.safetensors"):  # all that is asked of it is kept
-        file.unlink()
-    return result
-
-
-def _machine(threads: int) -> dict[str, Any]:
-    with using_threads(threads):
-        return machine()
-
-
-def _kept(found: Evaluation, accuracies: list[float]) -> dict[str, Any]:
-    bins = found.reliability
-    kept: dict[str, Any] = {key: value for key, value in found.numbers.items() if key not in ("recipe", "weights")}
-    kept["best_accuracy"] = max(accuracies)
-    kept["reliability"] = {name: getattr(bins, name).tolist() for name in ("counts", "hits", "totals")}
-    kept["histograms"] = {name: _histogram(*pair) for name, pair in found.scores.items()}
-    return kept
-
-
-def _histogram(known: torch.Tensor, unknown: torch.Tensor) -> dict[str, Any]:
-    low = min(known.min().item(), unknown.min().item())
-    high = max(known.max().item(), unknown.max().item())
-    counts = [torch.histc(one.double(), BINS, low, high).int().tolist() for one in (known, unknown)]
-    return {"range": [low, high], "known": counts[0], "unknown": counts[1]}
+    def column(self) -> str:
+        """What its column is called."""
+        return self.place.label

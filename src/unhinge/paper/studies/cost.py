@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from unhinge.paper.studies.cell import Cell
 from unhinge.paper.studies.study import Study
-from unhinge.paper.studies.tables import NETWORKS, train_images
+from unhinge.training.recipe import Recipe
+from unhinge.training.recipes import train_images
 
-__all__ = ["Cost", "cost_of"]
+__all__ = ["Cost", "cost_of", "flops_of"]
 
-# Images trained on per second, measurements included, on one core of the machine of benchmarks/results.
-ON_A_CORE = {"quick": 5000.0, "small": 6500.0}
-# Operations of a forward pass per image at the paper's sizes, as nn.backbones.count_flops counts them.
-FLOPS = {"resnet18": 1.11e9, "resnet34": 2.32e9, "resnet50": 8.17e9}
-ON_A_GPU = 1e13  # operations per second that a GPU sustains in training; backward counts as two forward passes
+# Operations of a forward pass per image by (model, width, pixels), as nn.backbones.count_flops counts them.
+FLOPS = {
+    ("convnet", 16, 8): 3.15e5,
+    ("resnet18", 16, 16): 1.75e7,
+    ("resnet18", 16, 112): 7.17e7,
+    ("resnet18", None, 32): 1.11e9,
+    ("resnet34", None, 32): 2.32e9,
+    ("resnet50", None, 224): 8.17e9,
+}
+PIXELS = {"digits": 8, "cifar10": 32, "cifar100": 32, "imagenet100": 224}
+TEST_IMAGES = {"digits": 360, "cifar10": 10_000, "cifar100": 10_000, "imagenet100": 5_000}
+# Operations per second: of one core in training, by network, and of a GPU; a backward pass counts as two forward ones.
+ON_A_CORE = {"convnet": 8.0e9, "resnet18": 7.0e10}
+ON_A_GPU = 1e13
 
 
 @dataclass(frozen=True)
@@ -37,18 +46,20 @@ def cost_of(study: Study, scale: str, seeds: int | None = None) -> Cost:
 
     Example:
         >>> from unhinge.paper.studies.tables import STUDIES
-        >>> cost = cost_of(STUDIES["beyond-long-tailed"], "small")
-        >>> cost.runs, str(cost)
-        (45, '2 h')
+        >>> cost_of(STUDIES["beyond-factors"], "small").runs
+        48
     """
     number = study.seeds[scale] if seeds is None else seeds
-    distinct = {replace(cell, row="", column="", paper=()) for cell in study.cells(scale)}
-    return Cost(number * len(distinct), number * sum(_seconds(cell, scale) for cell in distinct) / 3600)
+    distinct = {(cell.recipe, cell.ood) for cell in study.cells(scale)}
+    return Cost(number * len(distinct), number * sum(_seconds(recipe, scale) for recipe, _ in distinct) / 3600)
 
 
-def _seconds(cell: Cell, scale: str) -> float:
-    recipe = cell.recipe
-    images = train_images(recipe) * recipe.epochs
-    if scale == "paper":
-        return 3 * FLOPS[NETWORKS[recipe.data]] * images / ON_A_GPU
-    return images / ON_A_CORE[scale]
+def flops_of(recipe: Recipe) -> float:
+    """Operations of a forward pass of one image, at the size it is shown in."""
+    return FLOPS[recipe.model, recipe.width, PIXELS[recipe.data] // recipe.shrink]
+
+
+def _seconds(recipe: Recipe, scale: str) -> float:
+    measured = -(-recipe.epochs // recipe.measure_every) * TEST_IMAGES[recipe.data]
+    passes = 3 * train_images(recipe) * recipe.epochs + measured
+    return flops_of(recipe) * passes / (ON_A_GPU if scale == "paper" else ON_A_CORE[recipe.model])

@@ -17,6 +17,13 @@ from unhinge.results.look import COLORS, MARKERS, save, styled
 __all__ = ["draw_study"]
 
 KNOWN, UNKNOWN = COLORS[0], COLORS[1]
+OF_KIND = {"ce": COLORS[0], "pal": COLORS[1], "fnpal": COLORS[2]}  # one color for all variants of a method
+HOLLOW = " Hollow: not every class of the training images is fitted."
+NAMED = {
+    "accuracy": "test accuracy",
+    "training.accuracy": "training accuracy",
+    "rare_training_accuracy": "training accuracy, rarer half",
+}
 
 
 def draw_study(result: StudyResult, folder: Path) -> None:
@@ -35,13 +42,13 @@ def _figure(columns: int, rows: int = 1, width: float = 3.3, height: float = 2.7
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _foot(figure: Any, result: StudyResult) -> None:
+def _foot(figure: Any, result: StudyResult, more: str = "") -> None:
     done = len(result.measured)
     wanted = len(result.cells) * len(result.seeds)
     part = "" if done == wanted else f" {done} of {wanted} runs so far."
     data = ", ".join(dict.fromkeys(cell.recipe.data for cell in result.cells))
     seeds = f"{len(result.seeds)} seeds; bars and bands: standard deviation over seeds."
-    text = f"Scale {result.scale} ({data}), {seeds if len(result.seeds) > 1 else '1 seed.'}{part}"
+    text = f"Scale {result.scale} ({data}), {seeds if len(result.seeds) > 1 else '1 seed.'}{part}{more}"
     stops = [str(run["stopped"]) for run in result.measured.values() if run.get("stopped")]
     if stops:
         text += f" {len(stops)} of {done} runs stopped; the first: {stops[0]}."
@@ -54,42 +61,59 @@ def _foot(figure: Any, result: StudyResult) -> None:
 
 def _dots(result: StudyResult) -> Any:
     """A table as dots: a row of the table is a line of dots, with the paper's number as a cross where there is one."""
-    quantity = result.study.quantities[0]
     columns = result.columns
     wide = len(columns) if len(columns) < 6 else 4
     width = {1: 6.2, 5: 2.3}.get(len(columns), 2.9)
     figure, axes = _figure(wide, -(-len(columns) // wide), width, 0.32 * len(result.rows) + 0.9)
-    names = result.rows[::-1]
     for axis, column in zip(axes.flat, columns, strict=False):
-        for height, row in enumerate(names):
-            mean, spread = mean_and_spread(result.values(row, column, quantity))
-            color = COLORS[0] if row.startswith("CE") else COLORS[1]
-            if not math.isnan(mean):
-                bar = 0.0 if math.isnan(spread) else 100 * spread
-                axis.errorbar(100 * mean, height, xerr=bar, color=color, marker="o", ms=5, capsize=2, lw=1.2)
-            elif runs := result.of(row, column):  # trained, but stopped before there was a number
-                halfway = axis.get_yaxis_transform()
-                axis.text(0.5, height, f"{len(runs)} stopped", transform=halfway, ha="center", va="center", fontsize=7)
-            paper = next(
-                (dict(c.paper).get(quantity) for c in result.cells if (c.row, c.column) == (row, column)), None
-            )
-            if paper is not None and result.scale == "paper":
-                axis.plot(paper, height, color="#000000", marker="x", ms=5, ls="")
-        axis.set_yticks(range(len(names)), names if axis in axes[:, 0] else [""] * len(names), fontsize=8)
+        _dots_of(axis, result, column, result.study.quantities[0], axis in axes[:, 0])
         axis.set_title(column, loc="left")
-        axis.set_xlabel(f"{quantity.replace('_', ' ')} (%)")
-        axis.set_ylim(-0.6, len(names) - 0.4)
     for axis in list(axes.flat)[len(columns) :]:
         axis.set_axis_off()
-    _foot(figure, result)
+    _foot(figure, result, HOLLOW)
     return figure
 
 
-def _steps(result: StudyResult) -> Any:
+def _fit(result: StudyResult) -> Any:
+    """The first three quantities one above the other, so that one sees with what a test accuracy goes together."""
+    shown = result.study.quantities[:3]
+    figure, axes = _figure(len(result.columns), len(shown), 2.7, 0.3 * len(result.rows) + 0.8)
+    for line, quantity in zip(axes, shown, strict=True):
+        for axis, column in zip(line, result.columns, strict=True):
+            _dots_of(axis, result, column, quantity, axis is line[0])
+            if quantity == shown[0]:
+                axis.set_title(column, loc="left")
+    _foot(figure, result, HOLLOW)
+    return figure
+
+
+def _dots_of(axis: Any, result: StudyResult, column: str, quantity: str, named: bool) -> None:
+    names = result.rows[::-1]
+    for height, row in enumerate(names):
+        cell = result.cell(row, column)
+        if cell is None:
+            continue
+        mean, spread = mean_and_spread(result.values(row, column, quantity))
+        if not math.isnan(mean):
+            look = {"color": OF_KIND.get(cell.method.kind, COLORS[3]), "marker": "o", "ms": 5, "capsize": 2, "lw": 1.2}
+            look["fillstyle"] = "full" if result.interpolated(row, column) else "none"
+            axis.errorbar(100 * mean, height, xerr=0.0 if math.isnan(spread) else 100 * spread, **look)
+        elif runs := result.of(row, column):  # trained, but stopped before there was a number
+            halfway = axis.get_yaxis_transform()
+            axis.text(0.5, height, f"{len(runs)} stopped", transform=halfway, ha="center", va="center", fontsize=7)
+        paper = dict(cell.paper).get(quantity)
+        if paper is not None and result.scale == "paper":
+            axis.plot(paper, height, color="#000000", marker="x", ms=5, ls="")
+    axis.set_yticks(range(len(names)), names if named else [""] * len(names), fontsize=8)
+    axis.set_xlabel(f"{NAMED.get(quantity, quantity.replace('_', ' '))} (%)")
+    axis.set_ylim(-0.6, len(names) - 0.4)
+
+
+def _lines(result: StudyResult) -> Any:
     """Accuracy over the number of steps, one line for each method."""
     figure, axes = _figure(1, 1, 6.2, 3.8)
     axis = axes[0, 0]
-    steps = {column: int(column.split()[0].replace(",", "")) for column in result.columns}
+    steps = {cell.column: cell.place.steps or 0 for cell in result.cells}
     for index, row in enumerate(result.rows):
         points = [
             (steps[column], *mean_and_spread(result.values(row, column, "accuracy")))
@@ -118,7 +142,8 @@ def _band(axis: Any, runs: Sequence[Mapping[str, Any]], key: str, color: str, la
     if not curves:
         return
     table = factor * torch.tensor([curve[: min(map(len, curves))] for curve in curves], dtype=torch.float64)
-    epochs = range(1, table.shape[1] + 1)
+    told = ~table.isnan().any(0)  # test images are not looked at after every epoch
+    table, epochs = table[:, told], 1 + told.nonzero().squeeze(1)
     mean = table.mean(0)
     axis.plot(epochs, mean, color=color, label=label)
     if len(table) > 1:
@@ -162,17 +187,19 @@ def _behaviour(result: StudyResult) -> Any:
         ("feature_norm", "feature norm", 1.0),
         ("train_loss", "training loss", 1.0),
         ("test_accuracy", "test accuracy (%)", 100.0),
+        ("train_accuracy", "training accuracy (%)", 100.0),
     )
-    figure, axes = _figure(3, len(result.rows), 3.2, 2.3)
+    figure, axes = _figure(4, len(result.rows), 3.0, 2.3)
     for line, row in zip(axes, result.rows, strict=True):
         for axis, (key, name, factor) in zip(line, kinds, strict=True):
-            for color, column in zip(COLORS, result.columns, strict=False):
+            own = [column for column in result.columns if result.cell(row, column) is not None]
+            for color, column in zip(COLORS, own, strict=False):
                 _band(axis, result.of(row, column), key, color, column, factor)
             axis.set_title(f"{row}: {name}", loc="left")
             axis.set_xlabel("epoch")
             if key == "feature_norm":
                 axis.set_yscale("log")
-    axes[0, 0].legend(frameon=False, fontsize=7.5)
+        line[0].legend(frameon=False, fontsize=7.5)  # methods have coefficients of their own
     _foot(figure, result)
     return figure
 
@@ -187,13 +214,14 @@ def _collapse(result: StudyResult) -> Any:
         ("prototype_angle_min", "smallest angle (degrees)", 1.0, False),
     )
     figure, axes = _figure(5, 1, 2.7, 2.5)
-    runs = result.of(result.rows[0], result.columns[0])
     for axis, (key, name, factor, log) in zip(axes[0], kinds, strict=True):
-        _band(axis, runs, key, COLORS[0], "", factor)
+        for color, column in zip(COLORS, result.columns, strict=False):
+            _band(axis, result.of(result.rows[0], column), key, color, column, factor)
         axis.set_title(name, loc="left", fontsize=8)
         axis.set_xlabel("epoch")
         if log:
             axis.set_yscale("log")
+    axes[0, 0].legend(frameon=False, fontsize=7.5)
     _foot(figure, result)
     return figure
 
@@ -213,7 +241,7 @@ def _reliability(result: StudyResult) -> Any:
             parts = [{name: torch.tensor(values) for name, values in run["reliability"].items()} for run in runs]
             totals = {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
             bins = Reliability(**totals)
-            reliability_diagram(bins, axis, f"{row}, {column.rpartition(' ')[2]}")
+            reliability_diagram(bins, axis, f"{row}, {column}")
             axis.legend().set_visible(False)
     _foot(figure, result)
     return figure
@@ -256,7 +284,8 @@ def _histograms(result: StudyResult) -> Any:
 
 DRAWN: Mapping[str, Callable[[StudyResult], Any]] = {
     "table": _dots,
-    "steps": _steps,
+    "fit": _fit,
+    "lines": _lines,
     "curves": _curves,
     "behaviour": _behaviour,
     "collapse": _collapse,

@@ -14,7 +14,7 @@ from unhinge.results.page import picture
 
 __all__ = ["study_sections"]
 
-COLORED = {"confirmed": "holds", "not confirmed": "fails", "undecided": ""}
+COLORED = {"confirmed": "holds", "not confirmed": "fails"}
 
 
 def study_sections(folder: Path) -> list[str]:
@@ -40,7 +40,8 @@ computing.{still} {html.escape(recipe["note"])} <code>{html.escape(recipe["comma
 {image}
 </div>
 {_orderings(recipe["orderings"])}
-<details open><summary>Numbers: the paper's and ours, mean ± standard deviation over seeds, in percent</summary>
+<details open><summary>Numbers: the paper's and ours, mean ± standard deviation over seeds, in percent;
+† not every class of the training images is fitted</summary>
 <div class="wide">{_table(rows)}</div></details>
 {f"<p>Failed runs:</p><ul>{failed}</ul>" if failed else ""}
 </section>"""
@@ -51,17 +52,24 @@ def _orderings(orderings: Sequence[Mapping[str, Any]]) -> str:
         return ""
     lines = []
     for one in orderings:
-        p = "" if one["p_value"] is None else f"p = {one['p_value']:.2g}"
-        factor = 1.0 if one["quantity"] == "feature_norm" else 100.0
+        p = "" if one["p_value"] is None else f"p = {one['p_value']:.2g}, "
+        p += "1 seed" if one["seeds"] == 1 else f"{one['seeds']} seeds"
+        points = ""
+        if one["cases"] is not None:
+            points = "in {} of {} cases".format(*one["cases"])
+        elif one["difference"] is not None:
+            points = f"{100 * one['difference']:+.2f}"
+            if one["interval"] is not None:
+                points += " ({:+.2f} to {:+.2f})".format(*(100 * end for end in one["interval"]))
         lines.append(
             f"<tr><td>{html.escape(one['statement'])}</td><td>{one['claimed_by']}</td>"
             f"<td>{html.escape(one['column'])}</td>"
-            f'<td><span class="{COLORED[one["verdict"]]}">{one["verdict"]}</span></td>'
-            f"<td class=number>{factor * one['difference']:+.2f}</td><td class=number>{p}</td></tr>"
+            f'<td><span class="{COLORED.get(one["verdict"], "")}">{one["verdict"]}</span></td>'
+            f"<td class=number>{points}</td><td class=number>{p}</td></tr>"
         )
     return (
         '<div class="wide"><table><thead><tr><th>ordering</th><th>claimed by</th><th>where</th><th>at this scale</th>'
-        "<th>points in its favour</th><th>Welch's t-test</th></tr></thead><tbody>"
+        "<th>points in its favour (95 % interval)</th><th>paired t-test, corrected (Holm)</th></tr></thead><tbody>"
         + "\n".join(lines)
         + "</tbody></table></div>"
     )
@@ -86,4 +94,6 @@ def _cell(row: Mapping[str, str] | None) -> str:
     ours = f"{float(row['ours']):.2f}" if row["ours"] else "–"
     if row["standard_deviation"]:
         ours += f" ± {float(row['standard_deviation']):.2f}"
+    if row["ours"] and row["interpolated"] == "no":
+        ours += " †"
     return ours + (f' <span class="small">(paper {float(row["paper"]):.2f})</span>' if row["paper"] else "")

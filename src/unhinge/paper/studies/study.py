@@ -1,8 +1,4 @@
-"""A table or figure of trained networks: which cells it has at each scale, what it says, and how it is judged.
-
-An ordering the paper claims ("this row lies above that one") is judged by a stated test over seeds, and comes out as
-confirmed, not confirmed, or undecided at this scale.
-"""
+"""A table or figure of trained networks: which cells it has at each scale, what it says, and what was measured."""
 
 from __future__ import annotations
 
@@ -11,26 +7,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unhinge.paper.studies.cell import Cell
+from unhinge.paper.studies.cell import Cell, Column
+from unhinge.training.recipes import Method
 
-__all__ = ["LEVEL", "Judgement", "Ordering", "Study", "StudyResult", "judge", "mean_and_spread", "quantity_of"]
+__all__ = ["Ordering", "Study", "StudyResult", "mean_and_spread", "quantity_of"]
 
-LEVEL = 0.05
-Verdict = Literal["confirmed", "not confirmed", "undecided"]
-Kind = Literal["table", "curves", "reliability", "histograms", "behaviour", "collapse", "steps"]
+Kind = Literal["table", "curves", "reliability", "histograms", "behaviour", "collapse", "lines", "fit"]
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """That row `better` has the larger (or smaller) quantity than `worse`, in one column or, with None, in each."""
+    """A claim about two methods: that `better` has the larger (or smaller) quantity than `worse`.
+
+    It is judged in one column or, with None, in each. With a `margin` the claim is another: that the two differ by less
+    than that. With `cases` it is that in most of these pairs of methods, over all columns, the first is the better one.
+    """
 
     statement: str
-    better: str  # row
-    worse: str  # row
+    better: Method
+    worse: Method
     quantity: str = "accuracy"
     larger: bool = True
-    column: str | None = None
+    column: Column | None = None
     ours: bool = False  # claimed by us, not by the paper
+    regime: bool = True  # speaks of networks that fit all of their training images
+    margin: float | None = None
+    cases: tuple[tuple[Method, Method], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,31 +70,28 @@ class StudyResult:
     def columns(self) -> list[str]:
         return list(dict.fromkeys(cell.column for cell in self.cells))
 
+    def cell(self, row: str, column: str) -> Cell | None:
+        """The cell at that place, if the table has one there."""
+        return next((one for one in self.cells if (one.row, one.column) == (row, column)), None)
+
     def of(self, row: str, column: str) -> list[Mapping[str, Any]]:
         """What was measured of a cell, seed by seed."""
         return [one for seed in self.seeds if (one := self.measured.get((row, column, seed))) is not None]
 
     def values(self, row: str, column: str, quantity: str) -> list[float]:
         """One quantity of a cell, seed by seed, where it was measured."""
-        found = (quantity_of(one, quantity) for one in self.of(row, column))
-        return [value for value in found if value is not None]
+        return list(self.by_seed(row, column, quantity).values())
 
+    def by_seed(self, row: str, column: str, quantity: str) -> dict[int, float]:
+        """One quantity of a cell by seed, where it was measured."""
+        runs = {seed: self.measured.get((row, column, seed)) for seed in self.seeds}
+        found = {seed: quantity_of(run, quantity) for seed, run in runs.items() if run is not None}
+        return {seed: value for seed, value in found.items() if value is not None}
 
-@dataclass(frozen=True)
-class Judgement:
-    """What the seeds say about an ordering in one column."""
-
-    ordering: Ordering
-    column: str
-    verdict: Verdict
-    difference: float  # of the means, in favour of the ordering if positive
-    p_value: float | None
-    seeds: int
-
-    @property
-    def text(self) -> str:
-        p = "" if self.p_value is None else f", p = {self.p_value:.2g}"
-        return f"{100 * self.difference:+.2f} points{p}, {self.seeds} seeds"
+    def interpolated(self, row: str, column: str) -> bool | None:
+        """Whether all runs of a cell fit every class of their training images; None where none says so."""
+        said = [run["training"].get("interpolated") for run in self.of(row, column) if run.get("training")]
+        return all(said) if said else None
 
 
 def quantity_of(measured: Mapping[str, Any], quantity: str) -> float | None:
@@ -116,35 +115,3 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     if len(values) < 2:
         return mean, math.nan
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-
-
-def judge(result: StudyResult, ordering: Ordering) -> list[Judgement]:
-    """Welch's two-sided t-test on the seeds, at the level of 5 %, in each column that has both rows."""
-    columns = result.columns if ordering.column is None else [ordering.column]
-    judgements = []
-    for column in columns:
-        better = result.values(ordering.better, column, ordering.quantity)
-        worse = result.values(ordering.worse, column, ordering.quantity)
-        if better and worse:
-            judgements.append(_judge(ordering, column, better, worse))
-    return judgements
-
-
-def _judge(ordering: Ordering, column: str, better: Sequence[float], worse: Sequence[float]) -> Judgement:
-    difference = mean_and_spread(better)[0] - mean_and_spread(worse)[0]
-    difference = difference if ordering.larger else -difference
-    p_value = _welch(better, worse)
-    verdict: Verdict = "undecided"
-    if p_value is not None and p_value < LEVEL:
-        verdict = "confirmed" if difference > 0 else "not confirmed"
-    return Judgement(ordering, column, verdict, difference, p_value, min(len(better), len(worse)))
-
-
-def _welch(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """The p-value; None where one seed, or seeds that all agree, leave nothing to compare with."""
-    if min(len(a), len(b)) < 2 or (len(set(a)) == 1 and len(set(b)) == 1):
-        return None
-    from scipy import stats
-
-    moments = [(*mean_and_spread(sample), len(sample)) for sample in (a, b)]
-    return float(stats.ttest_ind_from_stats(*moments[0], *moments[1], equal_var=False).pvalue)

@@ -86,7 +86,8 @@ def _in_processes(
     while waiting:
         # At least 2: with 1, joblib would work in this process, and a piece that kills its process would kill this one.
         workers = max(2, min(jobs, len(waiting)))
-        with parallel_config("loky", n_jobs=workers, inner_max_num_threads=_threads(jobs)):
+        # One thread each, whatever `jobs` is: what computes with more says so itself, and its numbers depend on it.
+        with parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
             pool = Parallel(return_as="generator_unordered", batch_size=1)
             try:
                 for number, answer in pool(delayed(_numbered)(work, n, task) for n, task in list(waiting.items())):
@@ -120,7 +121,3 @@ def _with_ray(
                 yield task, ray.get(reference)
             except ray.exceptions.RayError as error:  # died more often than it may
                 yield task, Failure(task, f"lost with its worker: {type(error).__name__}", str(error))
-
-
-def _threads(jobs: int) -> int:
-    return max(1, (os.cpu_count() or 1) // jobs)

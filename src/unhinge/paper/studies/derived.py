@@ -1,0 +1,55 @@
+"""Numbers that follow from a run's record: what its curves, classes and histograms say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["extended"]
+
+
+def extended(result: dict[str, Any]) -> dict[str, Any]:
+    """The record of a run with what follows from it.
+
+    ``halfway_accuracy``: test accuracy at the middle of training. ``rare_training_accuracy``: mean over the half of the
+    classes with the fewest training images, on those images. ``ood.energy.known_spread``: standard deviation of the
+    known images' energies over that of known and unknown together. A stopped run tells where its norms were.
+    """
+    curves = {name: _numbers(curve) for name, curve in result.get("curves", {}).items()}
+    if result.get("stopped") is not None:
+        norms = curves.get("feature_norm")
+        return result | {"feature_norm": norms[-1]} if norms else result
+    found = dict(result)
+    test = curves.get("test_accuracy", [])
+    if test:
+        found["halfway_accuracy"] = test[len(test) // 2]
+    by_class = (result.get("training") or {}).get("class_accuracy")
+    if by_class:
+        # Every profile of the book is largest at class 0 and falls; equal classes make any half as good.
+        rare = [share for share in by_class[len(by_class) // 2 :] if share is not None]
+        found["rare_training_accuracy"] = sum(rare) / len(rare) if rare else math.nan
+    shown = (result.get("histograms") or {}).get("energy")
+    spread = _known_spread(shown) if shown else None
+    if spread is not None:
+        found["ood"] = found["ood"] | {"energy": found["ood"]["energy"] | {"known_spread": spread}}
+    return found
+
+
+def _numbers(curve: Sequence[Any]) -> list[float]:
+    return [value for value in curve if isinstance(value, (int, float)) and math.isfinite(value)]
+
+
+def _known_spread(shown: Mapping[str, Any]) -> float | None:
+    """From the counts of a histogram over both sets; units and offsets of the scores cancel."""
+    known, unknown = shown["known"], shown["unknown"]
+    both = [a + b for a, b in zip(known, unknown, strict=True)]
+    whole = _deviation(both)
+    return _deviation(known) / whole if whole else None
+
+
+def _deviation(counts: Sequence[int]) -> float:
+    """Standard deviation, in bins."""
+    total = sum(counts)
+    mean = sum(i * n for i, n in enumerate(counts)) / total
+    return math.sqrt(sum(n * (i - mean) ** 2 for i, n in enumerate(counts)) / total)

@@ -1,0 +1,150 @@
+r"""What the seeds say about an ordering: confirmed, not confirmed, undecided, or that the regime was not reached.
+
+Runs of one seed share the subset of images, the initial weights and the order of the batches, so they are compared in
+pairs: the test is Student's on the differences. A study asks many questions of the same runs, so its p-values are
+corrected together (Holm 1979: the k-th smallest of m is multiplied by m - k + 1), and the corrected one decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from unhinge.paper.studies.study import Ordering, StudyResult, mean_and_spread
+from unhinge.training.recipes import Method
+
+__all__ = ["LEVEL", "Judgement", "Verdict", "holm", "judge_all"]
+
+LEVEL = 0.05
+Verdict = Literal["confirmed", "not confirmed", "undecided", "regime not reached"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the seeds say about an ordering in one column."""
+
+    ordering: Ordering
+    column: str
+    difference: float  # mean over the seeds both have, in favour of the ordering if positive
+    low: float | None  # 95 % interval of the difference; None with fewer than two seeds
+    high: float | None
+    p_value: float | None  # of this test alone
+    seeds: int
+    reached: bool  # both fit all of their training images, or the claim does not ask for it
+    corrected: float | None = None  # after Holm, with all tests of the study
+    count: tuple[int, int] | None = None  # cases in favour, cases in all
+
+    @property
+    def verdict(self) -> Verdict:
+        """Never more than the corrected p-value allows."""
+        if not self.reached:
+            return "regime not reached"
+        margin = self.ordering.margin
+        decided = self.corrected is not None and self.corrected < LEVEL
+        if margin is not None:
+            if decided:
+                return "confirmed"
+            apart = self.low is not None and self.high is not None and (self.low > margin or self.high < -margin)
+            return "not confirmed" if apart else "undecided"
+        if not decided:
+            return "undecided"
+        return "confirmed" if self.difference > 0 else "not confirmed"
+
+    @property
+    def text(self) -> str:
+        """Effect, interval, corrected p and seeds, in words."""
+        seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        p = "" if self.corrected is None else f", corrected p = {self.corrected:.2g}"
+        if self.count is not None:
+            return f"in {self.count[0]} of {self.count[1]} cases{p}, {seeds}"
+        interval = ""
+        if self.low is not None and self.high is not None:
+            interval = f" (95 % interval {100 * self.low:+.2f} to {100 * self.high:+.2f})"
+        return f"{100 * self.difference:+.2f} points{interval}{p}, {seeds}"
+
+
+def judge_all(result: StudyResult) -> list[Judgement]:
+    """Every ordering of a study in each column that has both of its rows, corrected as one family."""
+    found = [one for ordering in result.study.orderings for one in _judge(result, ordering)]
+    # A claim whose regime was not reached is no test of this family: it is not decided either way.
+    tested = [index for index, one in enumerate(found) if one.reached and one.p_value is not None]
+    values = [p for index in tested if (p := found[index].p_value) is not None]
+    for index, corrected in zip(tested, holm(values), strict=True):
+        found[index] = replace(found[index], corrected=corrected)
+    return found
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """p-values corrected for being a family, in their order.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    corrected, largest = [0.0] * len(values), 0.0
+    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+def _judge(result: StudyResult, ordering: Ordering) -> list[Judgement]:
+    if ordering.cases:
+        return _most(result, ordering)
+    columns = result.columns if ordering.column is None else [ordering.column.label]
+    found = (_pair(result, ordering, ordering.better, ordering.worse, column) for column in columns)
+    return [one for one in found if one is not None]
+
+
+def _pair(result: StudyResult, ordering: Ordering, better: Method, worse: Method, column: str) -> Judgement | None:
+    one, other = (result.by_seed(method.label, column, ordering.quantity) for method in (better, worse))
+    sign = 1.0 if ordering.larger else -1.0
+    differences = [sign * (one[seed] - other[seed]) for seed in one if seed in other]
+    if not differences:
+        return None
+    mean, low, high, p = _paired(differences, ordering.margin)
+    reached = not ordering.regime or all(result.interpolated(m.label, column) for m in (better, worse))
+    return Judgement(ordering, column, mean, low, high, p, len(differences), reached)
+
+
+def _paired(
+    differences: Sequence[float], margin: float | None
+) -> tuple[float, float | None, float | None, float | None]:
+    """Mean, 95 % interval and p-value: two-sided against 0, or with a margin two one-sided tests against its ends."""
+    mean, spread = mean_and_spread(differences)
+    count = len(differences)
+    if count < 2 or not spread > 1e-12:  # seeds that agree to rounding leave nothing to compare with
+        return mean, None, None, None
+    from scipy import stats
+
+    error = spread / math.sqrt(count)
+    reach = float(stats.t.ppf(1 - LEVEL / 2, count - 1)) * error
+    if margin is None:
+        p = 2 * float(stats.t.sf(abs(mean) / error, count - 1))
+    else:
+        p = max(float(stats.t.sf((margin + sign * mean) / error, count - 1)) for sign in (1, -1))
+    return mean, mean - reach, mean + reach, p
+
+
+def _most(result: StudyResult, ordering: Ordering) -> list[Judgement]:
+    """The share of cases in favour, by a sign test. Cases share runs, so its p-value is a guide, not a guarantee."""
+    found = [
+        one
+        for better, worse in ordering.cases
+        for column in result.columns
+        if (one := _pair(result, ordering, better, worse, column)) is not None
+    ]
+    counted = [one for one in found if one.reached]
+    if not found:
+        return []
+    seeds = min(one.seeds for one in found)
+    if not counted:
+        return [Judgement(ordering, "all columns", math.nan, None, None, None, seeds, False, count=(0, 0))]
+    from scipy import stats
+
+    wins = sum(one.difference > 0 for one in counted)
+    p = float(stats.binomtest(wins, len(counted)).pvalue)
+    share = wins / len(counted) - 0.5
+    return [Judgement(ordering, "all columns", share, None, None, p, seeds, True, count=(wins, len(counted)))]

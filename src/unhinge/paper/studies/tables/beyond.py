@@ -1,0 +1,300 @@
+"""What the paper does not have: which factor decides, what a practitioner would try, wrong labels, rates, gamma."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from unhinge.paper.studies.cell import Cell, Column
+from unhinge.paper.studies.printed import LONG_TAILED
+from unhinge.paper.studies.study import Ordering, Study
+from unhinge.training.recipes import CLASSES, Method, Setting, recipe_of, train_images
+
+__all__ = ["studies"]
+
+CE, PAL, FNPAL = Method("ce"), Method("pal"), Method("fnpal")
+RADIUS = Method("pal", radius=10.0)
+ADJUSTED = Method("ce", logit_adjustment=1.0)
+PENALIZED = {"ce": Method("ce", penalty=5e-5), "pal": Method("pal", penalty=5e-7)}
+LONG_TAIL = Setting("cifar10", "exp", 100)
+
+
+def _weighted(method: Method, power: float = 0.5) -> Method:
+    return replace(method, class_weight=power)
+
+
+# ---- which factor decides? ------------------------------------------------------------------------------------------
+
+FACTOR_METHODS = (CE, PAL, PENALIZED["pal"], FNPAL)
+FACTOR_EPOCHS = {"quick": (10, 40), "small": (60, 200), "paper": (60, 200)}
+
+
+def _factors(scale: str) -> list[Cell]:
+    size = {"largest": 500} if scale == "small" else {}
+    cells = []
+    for augment in (True, False):
+        for epochs in FACTOR_EPOCHS[scale]:
+            every = max(1, epochs // 10) if scale == "small" else 1
+            for method in FACTOR_METHODS:
+                recipe = recipe_of(
+                    LONG_TAIL, method, scale, epochs=epochs, augment=augment, measure_every=every, **size
+                )
+                cells.append(Cell(method, Column(augment=augment, epochs=epochs), recipe))
+    return cells
+
+
+# ---- the main table -------------------------------------------------------------------------------------------------
+
+MAIN_METHODS = (
+    CE,
+    PENALIZED["ce"],
+    PAL,
+    PENALIZED["pal"],
+    RADIUS,
+    FNPAL,
+    ADJUSTED,
+    *(_weighted(method) for method in (CE, PENALIZED["ce"], PAL, PENALIZED["pal"], RADIUS, FNPAL)),
+)
+
+
+def _main(data: str, scale: str) -> list[Cell]:
+    cells = []
+    shown = (100,) if scale == "quick" else (100, 10)
+    for profile in ("exp", "step"):
+        for ratio in shown:
+            for method in MAIN_METHODS:
+                recipe = recipe_of(Setting(data, profile, ratio), method, scale)
+                printed = LONG_TAILED[data].get(method) if profile == "exp" else None
+                paper = () if printed is None else (("accuracy", printed[0 if ratio == 100 else 3]),)
+                cells.append(Cell(method, Column(profile=profile, ratio=ratio), recipe, paper=paper))
+    return cells
+
+
+def _main_orderings() -> tuple[Ordering, ...]:
+    first = Column(profile="exp", ratio=100)
+    return (
+        Ordering("PAL lies above cross-entropy under a long tail", PAL, CE, column=first),
+        Ordering("the penalty helps cross-entropy", PENALIZED["ce"], CE, column=first),
+        Ordering("the penalty helps PAL", PENALIZED["pal"], PAL, column=first),
+        Ordering("FNPAL lies above cross-entropy", FNPAL, CE, column=first, ours=True),
+        Ordering("1/√n weights help PAL", _weighted(PAL), PAL, column=first, ours=True),
+        Ordering("1/√n weights help cross-entropy", _weighted(CE), CE, column=first, ours=True),
+        Ordering("weighted PAL above weighted cross-entropy", _weighted(PAL), _weighted(CE), column=first, ours=True),
+        Ordering("a radius helps PAL", RADIUS, PAL, column=first, ours=True),
+        Ordering(
+            "with a radius, weighted PAL above weighted cross-entropy",
+            _weighted(RADIUS),
+            _weighted(CE),
+            column=first,
+            ours=True,
+        ),
+        Ordering("adjusted logits above PAL", ADJUSTED, PAL, column=first, ours=True),
+    )
+
+
+# ---- over steps and rates -------------------------------------------------------------------------------------------
+
+BUDGETS = {"quick": (0.2, 1.0), "small": (0.15, 0.4, 1.0), "paper": (0.1, 0.3, 1.0)}
+STEPS_METHODS = (CE, _weighted(CE), PAL, _weighted(PAL), _weighted(FNPAL))
+RATES = {"quick": (0.05, 0.2, 0.5), "small": (0.05, 0.1, 0.3), "paper": (0.05, 0.1, 0.3)}
+RATES_METHODS = (CE, PAL, Method("pal", radius=5.0), FNPAL, Method("fnpal", rescale=True))
+LOW_RATES = (0.01, 0.03, 0.1)
+
+
+def _steps(scale: str) -> list[Cell]:
+    cells = []
+    whole = recipe_of(LONG_TAIL, CE, scale)
+    for share in BUDGETS[scale]:
+        epochs = max(1, round(share * whole.epochs))
+        steps = epochs * math.ceil(train_images(whole) / whole.batch)
+        for method in STEPS_METHODS:
+            recipe = recipe_of(LONG_TAIL, method, scale, epochs=epochs)
+            cells.append(Cell(method, Column(steps=steps), recipe))
+    return cells
+
+
+def _rates(
+    setting: Setting, methods: Sequence[Method], rates: Callable[[str], Sequence[float]], scale: str
+) -> list[Cell]:
+    return [
+        Cell(method, Column(lr=rate), recipe_of(setting, method, scale, lr=rate))
+        for method in methods
+        for rate in rates(scale)
+    ]
+
+
+# ---- wrong labels, gamma, a simplex to start from, and one pair at full size --------------------------------------
+
+
+def _noise(scale: str) -> list[Cell]:
+    return [
+        Cell(method, Column(label_noise=rate), recipe_of(Setting("cifar10", label_noise=rate), method, scale))
+        for rate in (0.0, 0.2, 0.4, 0.6)
+        for method in (CE, PAL, RADIUS, FNPAL)
+    ]
+
+
+def _gammas(scale: str) -> list[Cell]:
+    cells = []
+    for factor in (0.0, 0.5, 1.0, 2.0, 10.0):
+        for method in (Method("unhinged"), RADIUS):
+            recipe = recipe_of(Setting("cifar10"), method, scale)
+            default = 1 / (CLASSES[recipe.data][1] - 1)
+            recipe = replace(recipe, gamma=None if factor == 1 else factor * default)
+            cells.append(Cell(method, Column(gamma=factor), recipe))
+    return cells
+
+
+STARTS = (
+    Method("unhinged"),
+    Method("unhinged-etf"),
+    Method("unhinged-etf", head_scale=10.0),
+    CE,
+    Method("ce-etf"),
+    Method("ce-etf", head_scale=10.0),
+)
+
+
+def _starts(scale: str) -> list[Cell]:
+    cells = []
+    for method in STARTS:
+        recipe = recipe_of(Setting("cifar10"), method, scale, lr=0.01)
+        cells.append(Cell(method, Column(data=recipe.data, lr=0.01), recipe))
+    return cells
+
+
+def _full_size(scale: str) -> list[Cell]:
+    changes = {"largest": None, "augment": True, "epochs": 200, "measure_every": 10} if scale == "small" else {}
+    cells = []
+    for method in (CE, PAL):
+        recipe = recipe_of(LONG_TAIL, method, scale, **changes)
+        cells.append(Cell(method, Column(data=recipe.data, profile="exp", ratio=100), recipe))
+    return cells
+
+
+# ---- the list -------------------------------------------------------------------------------------------------------
+
+
+def studies() -> list[Study]:
+    """The factor study and the main table first."""
+    main = ("accuracy", "best_accuracy", "training.accuracy", "ece", "posterior_ece")
+    adjusted = tuple(f"adjusted_accuracy.{tau}" for tau in ("0.5", "1"))
+    return [
+        Study(
+            "beyond-factors",
+            None,
+            "What decides under a long tail: augmentation, epochs, or whether the rare classes are fitted?",
+            "fit",
+            _factors,
+            ("accuracy", "training.accuracy", "rare_training_accuracy", "best_accuracy"),
+            (
+                Ordering("PAL lies above cross-entropy", PAL, CE),
+                Ordering("the penalty helps PAL", PENALIZED["pal"], PAL),
+                Ordering("FNPAL lies above cross-entropy", FNPAL, CE),
+                Ordering(
+                    "PAL fits its rare classes worse than cross-entropy does",
+                    PAL,
+                    CE,
+                    "rare_training_accuracy",
+                    larger=False,
+                    ours=True,
+                    regime=False,
+                ),
+            ),
+            note="Rare classes are the half with the fewest training images; their accuracy is on those images.",
+        ),
+        Study(
+            "beyond-long-tailed",
+            None,
+            "What a practitioner would try under a long tail, and the weights that theory asks for",
+            "table",
+            partial(_main, "cifar10"),
+            (*main, *adjusted),
+            _main_orderings(),
+        ),
+        Study(
+            "beyond-long-tailed-cifar100",
+            None,
+            "The same on a hundred classes",
+            "table",
+            partial(_main, "cifar100"),
+            (*main, *adjusted),
+            _main_orderings(),
+        ),
+        Study(
+            "beyond-long-tailed-rates",
+            None,
+            "A long tail at smaller rates: cannot fit, or does not generalize?",
+            "table",
+            partial(_rates, LONG_TAIL, (CE, PAL, FNPAL), lambda _: LOW_RATES),
+            ("accuracy", "training.accuracy"),
+            (Ordering("PAL lies above cross-entropy", PAL, CE),),
+        ),
+        Study(
+            "beyond-long-tailed-steps",
+            None,
+            "Does the unhinged loss beat cross-entropy under a long tail, and after how many steps?",
+            "lines",
+            _steps,
+            ("accuracy", "training.accuracy"),
+            (
+                Ordering("PAL lies above cross-entropy", PAL, CE),
+                Ordering("weighted PAL above weighted cross-entropy", _weighted(PAL), _weighted(CE), ours=True),
+            ),
+        ),
+        Study(
+            "beyond-full-size",
+            None,
+            "One pair on all 12,406 images of long-tailed CIFAR-10, augmented, for the paper's 200 epochs",
+            "curves",
+            _full_size,
+            ("accuracy", "training.accuracy"),
+            (Ordering("PAL lies above cross-entropy", PAL, CE),),
+            seeds={"quick": 1, "small": 1, "paper": 1},
+        ),
+        Study(
+            "beyond-label-noise",
+            None,
+            "Wrong labels: cross-entropy against the unhinged loss",
+            "table",
+            _noise,
+            ("accuracy", "best_accuracy", "training.accuracy"),
+            (Ordering("PAL with a radius tolerates more wrong labels", RADIUS, CE, ours=True, regime=False),),
+        ),
+        Study(
+            "beyond-rates",
+            None,
+            "Fixed prototypes come near cross-entropy once they have a radius, normalized features at a larger rate",
+            "table",
+            partial(_rates, Setting("cifar10"), RATES_METHODS, RATES.__getitem__),
+            ("accuracy", "training.accuracy"),
+            (
+                Ordering("a radius helps fixed prototypes", Method("pal", radius=5.0), PAL, ours=True),
+                Ordering("rescaling helps normalized features", Method("fnpal", rescale=True), FNPAL),
+            ),
+            seeds={"quick": 5, "small": 3, "paper": 3},
+        ),
+        Study(
+            "beyond-gamma",
+            None,
+            "γ away from 1/(C-1): with fixed prototypes of mean zero it only rescales the loss",
+            "table",
+            _gammas,
+            ("accuracy", "training.accuracy"),
+        ),
+        Study(
+            "beyond-simplex-start",
+            None,
+            "A trainable head that starts as a simplex, as large as usual or ten times that",
+            "table",
+            _starts,
+            ("accuracy", "epochs", "feature_norm", "training.accuracy"),
+            (
+                Ordering("a simplex start helps the raw loss", STARTS[1], STARTS[0]),
+                Ordering("larger prototypes help it further", STARTS[2], STARTS[1]),
+            ),
+            note="At a rate of 0.01, where the raw loss lasts long enough to be compared.",
+        ),
+    ]

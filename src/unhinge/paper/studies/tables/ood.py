@@ -1,0 +1,101 @@
+"""Unknown images: the paper's two tables of detection, and the histograms of its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from unhinge.paper.studies.cell import Cell, Column
+from unhinge.paper.studies.printed import OOD, OOD_PENALTY, SCORES
+from unhinge.paper.studies.study import Ordering, Study
+from unhinge.training.recipes import Method, Setting, recipe_of
+
+__all__ = ["studies"]
+
+UNKNOWN = {"quick": "patches", "small": "svhn", "paper": "svhn"}
+METRICS = {"fpr95": False, "auroc": True, "aupr_in": True}  # whether larger is better
+QUANTITIES = (
+    *(f"ood.{score}.{metric}" for score in SCORES for metric in METRICS),
+    "ood.energy.known_spread",
+    "training.accuracy",
+)
+NOTE = (
+    "Softmax scores are ranked by the log-odds of the largest probability: the same order, without ties. The "
+    "probability itself is 1 in float32 once the largest logit wins by 17, and a table made from it counts ties; the "
+    "paper's softmax columns, where the features are long, may have suffered from that."
+)
+
+
+def _cells(table: Mapping[str, Mapping[Method, Any]], data: str, scale: str) -> list[Cell]:
+    cells = []
+    for method, numbers in table[data].items():
+        paper = tuple(
+            (f"ood.{score}.{metric}", values[i])
+            for metric, values in zip(METRICS, numbers, strict=True)
+            for i, score in enumerate(SCORES)
+        )
+        recipe = recipe_of(Setting(data), method, scale)
+        place = Column(data=recipe.data, against=UNKNOWN[scale])
+        cells.append(Cell(method, place, recipe, ood=UNKNOWN[scale], paper=paper))
+    return cells
+
+
+def _orderings(*pairs: tuple[Method, Method]) -> tuple[Ordering, ...]:
+    made = [
+        Ordering(
+            f"the penalty improves the {score} score's {metric.upper().removesuffix('_IN')} ({plain.label})",
+            penalized,
+            plain,
+            f"ood.{score}.{metric}",
+            larger,
+        )
+        for penalized, plain in pairs
+        for score in SCORES
+        for metric, larger in METRICS.items()
+    ]
+    made += [
+        Ordering(
+            f"with the penalty the energies of known images are more concentrated ({plain.label})",
+            penalized,
+            plain,
+            "ood.energy.known_spread",
+            larger=False,
+        )
+        for penalized, plain in pairs
+    ]
+    return tuple(made)
+
+
+def studies() -> list[Study]:
+    """For each data set the table with both losses, and that of cross-entropy over penalties."""
+    ce = (Method("ce", penalty=1e-5), Method("ce"))
+    pal = (Method("pal", penalty=5e-7), Method("pal"))
+    made = []
+    for data in ("cifar10", "cifar100"):
+        first = data == "cifar10"
+        made += [
+            Study(
+                f"ood-{data}",
+                "tab:ood-cifar-unhinged",
+                "Does the feature penalty improve the detection of unknown images?",
+                "histograms",
+                partial(_cells, OOD, data),
+                QUANTITIES,
+                _orderings(ce, pal),
+                note=NOTE,
+                aliases=("fig:cifar10-ood-energy-score",) if first else (),
+            ),
+            Study(
+                f"ood-penalty-{data}",
+                "tab:ood-cifar",
+                "Detection of unknown images by cross-entropy, over penalties",
+                "histograms",
+                partial(_cells, OOD_PENALTY, data),
+                QUANTITIES,
+                _orderings(ce),
+                note=NOTE,
+                aliases=("fig:ood-softmax-score", "fig:ood-energy-score", "fig:ood-feat-norm") if first else (),
+            ),
+        ]
+    return made

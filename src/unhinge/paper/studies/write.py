@@ -1,0 +1,216 @@
+"""The files of a study: its table as CSV and Markdown, its runs, its recipe with every verdict, its figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unhinge.paper.studies.draw import draw_study
+from unhinge.paper.studies.judge import LEVEL, Judgement, judge_all
+from unhinge.paper.studies.study import StudyResult, mean_and_spread, quantity_of
+from unhinge.results.environment import environment
+from unhinge.results.json import plain, write_json
+from unhinge.results.tables import write_csv
+
+__all__ = ["write_runs", "write_study"]
+
+PLAIN = ("feature_norm", "epochs")  # quantities that are no shares
+NOT_REACHED = "†"  # beside a number whose network does not fit all of its training images
+
+
+def write_study(result: StudyResult, out: Path, draw: bool = True) -> Path:
+    """table.csv, table.md, runs.csv and recipe.json of a study, and its figure.png and figure.pdf."""
+    folder = out / result.study.id
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = _table(result)
+    write_csv(folder / "table.csv", rows)
+    judgements = judge_all(result)
+    (folder / "table.md").write_text(_markdown(result, judgements), encoding="utf-8")
+    write_csv(folder / "runs.csv", _runs(result))
+    recipe = {
+        "id": result.study.id,
+        "label": result.study.label,
+        "claim": result.study.claim,
+        "note": result.study.note,
+        "scale": result.scale,
+        "seeds": list(result.seeds),
+        "runs": len(result.measured),
+        "runs_wanted": len(result.cells) * len(result.seeds),
+        "hours": round(sum(one["seconds"] for one in result.measured.values()) / 3600, 3),
+        "failures": list(result.failures),
+        "orderings": [_described(one) for one in judgements],
+        "command": f"unhinge reproduce {result.study.id} --scale {result.scale} --seeds {len(result.seeds)}",
+        "machines": _machines(result),
+        "cells": [
+            {
+                "row": c.row,
+                "column": c.column,
+                "method": asdict(c.method),
+                "place": {name: value for name, value in asdict(c.place).items() if value is not None},
+                "recipe": asdict(c.recipe),
+                "ood": c.ood,
+                "interpolated": result.interpolated(c.row, c.column),
+            }
+            for c in result.cells
+        ],
+        **environment(),
+    }
+    write_json(folder / "recipe.json", plain(recipe))
+    if draw and result.measured:
+        draw_study(result, folder)
+    return folder
+
+
+def _machines(result: StudyResult) -> list[dict[str, Any]]:
+    """The distinct machines, builds and thread counts its runs were made with."""
+    distinct = {str(run["machine"]): run["machine"] for run in result.measured.values() if run.get("machine")}
+    return list(distinct.values())
+
+
+def _described(one: Judgement) -> dict[str, Any]:
+    return {
+        "statement": one.ordering.statement,
+        "claimed_by": "us" if one.ordering.ours else "the paper",
+        "better": one.ordering.better.label,
+        "worse": one.ordering.worse.label,
+        "quantity": one.ordering.quantity,
+        "column": one.column,
+        "verdict": one.verdict,
+        "difference": one.difference,
+        "interval": None if one.low is None else [one.low, one.high],
+        "p_value": one.corrected,  # for the family of this study (Holm)
+        "p_value_alone": one.p_value,
+        "margin": one.ordering.margin,
+        "cases": one.count,
+        "seeds": one.seeds,
+    }
+
+
+def _table(result: StudyResult) -> list[dict[str, Any]]:
+    """One line per cell and quantity: the paper's number and ours, in percent where the quantity is a share."""
+    rows = []
+    for cell in result.cells:
+        paper = dict(cell.paper)
+        for quantity in result.study.quantities:
+            values = result.values(cell.row, cell.column, quantity)
+            mean, spread = mean_and_spread(values)
+            factor = 1.0 if quantity in PLAIN else 100.0
+            rows.append(
+                {
+                    "row": cell.row,
+                    "column": cell.column,
+                    "quantity": quantity,
+                    "paper": paper.get(quantity, ""),
+                    "ours": "" if not values else repr(round(factor * mean, 4)),
+                    "standard_deviation": "" if len(values) < 2 else repr(round(factor * spread, 4)),
+                    "seeds": len(values),
+                    "interpolated": _word(result.interpolated(cell.row, cell.column)),
+                    "scale": result.scale,
+                }
+            )
+    return rows
+
+
+def _word(reached: bool | None) -> str:
+    return "" if reached is None else "yes" if reached else "no"
+
+
+def _runs(result: StudyResult) -> list[dict[str, Any]]:
+    rows = []
+    for (row, column, seed), one in result.measured.items():
+        summary = {quantity: quantity_of(one, quantity) for quantity in result.study.quantities}
+        rows.append(
+            {"row": row, "column": column, "seed": seed, **summary}
+            | {key: one.get(key) for key in ("epochs", "steps", "train_images", "feature_norm", "seconds", "stopped")}
+        )
+    return rows
+
+
+def write_runs(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """A line for each run: its settings, where they are not all the same, and what was measured."""
+    settings = {name: value for one in results.values() for name, value in one["recipe"].items()}
+    varied = [name for name in settings if len({str(one["recipe"].get(name)) for one in results.values()}) > 1]
+    measures = ("accuracy", "best_accuracy", "ece", "feature_norm", "epochs", "steps", "seconds", "stopped")
+    rows = []
+    for name in sorted(results):
+        one = results[name]
+        detection = {
+            f"{score}_{metric}": value
+            for score, metrics in (one.get("ood") or {}).items()
+            if isinstance(metrics, Mapping)
+            for metric, value in metrics.items()
+        }
+        row = {"run": name} | {key: one["recipe"].get(key) for key in varied}
+        fitted = one.get("training") or {}
+        row |= {"training_accuracy": fitted.get("accuracy"), "interpolated": _word(fitted.get("interpolated"))}
+        rows.append(row | {key: one.get(key) for key in measures} | detection)
+    write_csv(path, rows)
+
+
+def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
+    study = result.study
+    lines = [
+        f"# {study.claim}",
+        "",
+        f"`{study.id}`, scale `{result.scale}`, {_seeds(result)}. " + study.note,
+        "",
+    ]
+    lines += [
+        "Mean ± standard deviation over seeds, shares in percent; in brackets the paper's number. "
+        f"{NOT_REACHED}: not every class of its training images is fitted to 99 %, so the regime the paper speaks of "
+        "was not reached.",
+        "",
+    ]
+    if len(result.columns) == 1:  # then the quantities are the columns
+        (column,) = result.columns
+        lines += _grid(column, study.quantities, result, lambda row, quantity: _cell(result, row, column, quantity))
+    else:
+        for quantity in study.quantities:
+            show = partial(_of_quantity, result, quantity)
+            lines += _grid(quantity, result.columns, result, show)
+    if judgements:
+        lines += [
+            "Orderings (paired t-test over seeds, all p-values of this table corrected together by Holm's method, "
+            f"level {100 * LEVEL:g} %):",
+            "",
+        ]
+        for one in judgements:
+            whose = "ours" if one.ordering.ours else "the paper's"
+            decided = one.verdict in ("confirmed", "not confirmed")
+            verdict = f"**{one.verdict}**" if decided else one.verdict
+            lines.append(f"- {one.ordering.statement} ({whose}; {one.column}): {verdict}; {one.text}")
+    lines += [f"- failed: {failure}" for failure in result.failures]
+    return "\n".join(lines) + "\n"
+
+
+def _seeds(result: StudyResult) -> str:
+    seeds = "1 seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
+    done, wanted = len(result.measured), len(result.cells) * len(result.seeds)
+    return seeds if done == wanted else f"{seeds}, of whose {wanted} runs {done} are there"
+
+
+def _grid(corner: str, heads: Sequence[str], result: StudyResult, show: Callable[[str, str], str]) -> list[str]:
+    lines = [f"| {corner} | " + " | ".join(heads) + " |", "|" + " --- |" * (len(heads) + 1)]
+    lines += [f"| {row} | " + " | ".join(show(row, head) for head in heads) + " |" for row in result.rows]
+    return [*lines, ""]
+
+
+def _of_quantity(result: StudyResult, quantity: str, row: str, column: str) -> str:
+    return _cell(result, row, column, quantity)
+
+
+def _cell(result: StudyResult, row: str, column: str, quantity: str) -> str:
+    values = result.values(row, column, quantity)
+    cell = result.cell(row, column)
+    paper = None if cell is None else dict(cell.paper).get(quantity)
+    factor, form = (1.0, ".4g") if quantity in PLAIN else (100.0, ".2f")
+    mean, spread = mean_and_spread(values)
+    ours = "" if not values else f"{factor * mean:{form}}"
+    if len(values) > 1:
+        ours += f" ± {factor * spread:{form}}"
+    if values and result.interpolated(row, column) is False:
+        ours += f" {NOT_REACHED}"
+    return ours + (f" ({paper:.2f})" if paper is not None else "")

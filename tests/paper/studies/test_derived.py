@@ -1,0 +1,36 @@
+"""What follows from a record."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from unhinge.paper.studies.derived import extended
+
+
+def test_the_middle_of_training_is_that_of_the_epochs_that_were_measured():
+    curves = {"test_accuracy": [None, 0.1, None, 0.2, None, 0.3]}
+    assert extended({"stopped": None, "curves": curves})["halfway_accuracy"] == 0.2
+
+
+def test_rare_classes_are_the_second_half():
+    record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0, 0.5, None, 0.25, 0.0]}}
+    assert extended(record)["rare_training_accuracy"] == pytest.approx(0.125)
+
+
+def test_a_stopped_run_tells_where_its_norms_were():
+    assert extended({"stopped": "why", "curves": {"feature_norm": [1.0, 5.0, "inf"]}})["feature_norm"] == 5.0
+
+
+def test_the_spread_of_known_energies_is_that_of_the_bins():
+    known, unknown = [0, 2, 4, 2, 0, 0], [3, 2, 0, 0, 2, 1]
+    record = {
+        "stopped": None,
+        "ood": {"energy": {"fpr95": 0.5}},
+        "histograms": {"energy": {"range": [-1.0, 5.0], "known": known, "unknown": unknown}},
+    }
+    mine = np.repeat(np.arange(6), known)
+    both = np.concatenate([mine, np.repeat(np.arange(6), unknown)])
+    energy = extended(record)["ood"]["energy"]
+    assert energy["known_spread"] == pytest.approx(mine.std() / both.std())
+    assert energy["fpr95"] == 0.5
