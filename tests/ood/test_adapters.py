@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from unhinge.metrics import ood_metrics, ood_scores
 from unhinge.nn import ETFHead
-from unhinge.ood import ScoreDetector, ScorePostprocessor
+from unhinge.ood import CollapseDetector, ScoreDetector, ScorePostprocessor
 
 SCORES = ("softmax", "energy", "norm")
 
@@ -195,3 +195,56 @@ def test_a_missing_head_is_told_before_any_batch():
 def test_an_empty_loader_is_an_error(model):
     with pytest.raises(ValueError, match="the loader is empty"):
         ScorePostprocessor().inference(model, [], False)
+
+
+# ---- scores that learn from training data ----------------------------------------------------------------------------
+
+FITTED = ("mahalanobis", "neco", "nci", "fdbd", "vim", "knn")
+
+
+@pytest.mark.parametrize("score", FITTED)
+def test_both_adapters_give_the_fitted_scores(score, model, images):
+    inputs, labels = torch.randn(60, 4), torch.arange(60) % 3
+    with torch.no_grad():
+        features = model[:-1](inputs)
+        detector = CollapseDetector.fit(features, labels, model[-1].weight, model[-1].bias, neighbors=50)
+        expected = detector.scores(model[:-1](images))[score]
+    ours = ScoreDetector(model, score)
+    assert ours.requires_fit
+    with pytest.raises(ValueError, match=f"'{score}' needs the features of the training set"):
+        ours(images)
+    loader = [(x, y) for x, y in zip(inputs.split(25), labels.split(25), strict=True)]
+    strangers = [(torch.randn(5, 4), torch.full((5,), -1))]  # unknown examples, as pytorch-ood marks them
+    assert ours.fit(loader + strangers) is ours
+    torch.testing.assert_close(ours(images), -expected)
+    torch.testing.assert_close(ours.predict_features(model[:-1](images)), -expected)
+    torch.testing.assert_close(ScoreDetector(model, score).fit_features(features, labels)(images), -expected)
+    with pytest.raises(ValueError, match="predict_features"):
+        ours.predict_logits(model(images))
+    with pytest.raises(ValueError, match="fit_features"):
+        ours.fit_logits(model(images), labels)
+    postprocessor = ScorePostprocessor(score=score)
+    with pytest.raises(ValueError, match=r"setup\(\) first"):
+        postprocessor.postprocess(model, images)
+    postprocessor.setup(model, {"train": loaded(inputs, labels, 25)}, {})
+    torch.testing.assert_close(postprocessor.postprocess(model, images)[1], expected)
+
+
+def test_a_normalizing_head_can_be_scored_unnormalized(images):
+    model = nn.Sequential(nn.Linear(4, 6), ETFHead(6, 3, normalize=True)).eval()
+    with torch.no_grad():
+        raw = model[0](images) @ model[1].weight.T
+        expected = ood_scores(raw)["energy"]
+        plain = ood_scores(model(images))["energy"]
+        for given, wanted in ((True, expected), (False, plain)):
+            detector = ScoreDetector(model, "energy", unnormalized=given)
+            torch.testing.assert_close(detector(images), -wanted)
+            torch.testing.assert_close(detector.predict_features(model[0](images)), -wanted)
+            found = ScorePostprocessor(score="energy", unnormalized=given).postprocess(model, images)[1]
+            torch.testing.assert_close(found, wanted)
+    assert not torch.allclose(expected, plain)
+
+
+def test_an_empty_training_loader_is_told(model):
+    with pytest.raises(ValueError, match="training data is empty"):
+        ScoreDetector(model, "neco").fit([])

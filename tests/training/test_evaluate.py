@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 from unhinge.data import ImageSet
+from unhinge.metrics import ood_metrics
+from unhinge.ood import CollapseDetector
 from unhinge.training import Material, Recipe, evaluate, fit
 from unhinge.training.checkpoint import CheckpointError, write_tensors
 from unhinge.training.evaluation import load_network
@@ -107,3 +110,40 @@ def test_weights_that_do_not_say_their_recipe_are_refused(tmp_path, few, about):
     write_tensors(tmp_path / "last.safetensors", {"x": torch.zeros(1)}, about)
     with pytest.raises(CheckpointError, match="by which recipe"):
         evaluate(tmp_path, material=few)
+
+
+def test_several_unknown_sets_meet_every_score(trained, few, noise, tmp_path):
+    found = evaluate(trained.folder, "theirs, noise", material=few, unknown=noise)
+    scores = ["softmax", "energy", "norm", "mahalanobis", "neco", "nci", "fdbd", "vim"]
+    assert list(found.known) == scores
+    assert list(found.unknown) == ["theirs", "noise"]
+    rows = found.numbers["detection"]
+    assert [(row["score"], row["data"]) for row in rows] == [(s, d) for s in scores for d in ("theirs", "noise", "far")]
+    network = load_network(trained.folder, few.train)
+    with torch.no_grad():
+        _, train = network(few.train.normalize(few.train.images), return_features=True)
+        _, known = network(few.test.normalize(few.test.images), return_features=True)
+        _, strange = network(noise.normalize(noise.images), return_features=True)
+    head = network.head
+    detector = CollapseDetector.fit(train, few.train.labels, head.weight, head.bias)
+    mine, yours = detector.scores(known), detector.scores(strange)
+    for row in rows:
+        if row["data"] == "theirs":
+            expected = ood_metrics(mine[row["score"]], yours[row["score"]])
+            assert row["auroc"] == pytest.approx(expected["auroc"], abs=1e-4)
+            assert row["auroc_low"] <= row["auroc"] <= row["auroc_high"]
+    table = list(csv.DictReader((trained.folder / "ood.csv").open()))
+    assert list(table[0]) == ["postprocessor", "dataset", "FPR@95", "AUROC", "AUPR_IN", "AUPR_OUT", "ACC"]
+    assert len(table) == 24
+    board = list(csv.DictReader((trained.folder / "leaderboard.csv").open()))
+    assert [row["Postprocessor"] for row in board] == scores
+
+
+def test_a_prior_asks_for_adjusted_decisions(trained, few):
+    numbers = evaluate(trained.folder, material=few, prior="counts").numbers
+    assert numbers["adjusted"]["strength"] == 1.0
+    assert numbers["adjusted"]["all"] == pytest.approx(numbers["adjusted_accuracy"]["1"])
+    assert set(numbers["adjusted"]) == {"strength", "all", "many", "medium", "few"}
+    assert "adjusted" not in evaluate(trained.folder, material=few).numbers
+    with pytest.raises(ValueError, match="prior must be"):
+        evaluate(trained.folder, material=few, prior="uniform")

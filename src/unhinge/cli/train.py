@@ -349,15 +349,22 @@ def _print_plan(chosen: Recipe, data_root: Path | None, json: bool) -> None:
 
 def evaluate(
     folder: Annotated[Path, typer.Argument(help="What `unhinge train --out` wrote.")],
-    ood: Annotated[str | None, typer.Option(help="A data set that plays the unknown, such as svhn.")] = None,
+    ood: Annotated[
+        str | None, typer.Option(help="Data sets that play the unknown, such as svhn,cifar100,noise.")
+    ] = None,
+    prior: Annotated[
+        str | None, typer.Option(help="counts: also decide as if all classes were equally frequent.")
+    ] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in.")] = None,
     weights: Annotated[str, typer.Option(help="last or best.")] = "last",
     json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")] = False,
 ) -> None:
     """Measure a trained run: accuracy, calibration, neural collapse, and out-of-distribution detection.
 
-    Writes evaluation.json and a figure with the reliability diagram and the scores into the folder.
+    Writes evaluation.json and a figure with the reliability diagram and the scores into the folder; with --ood also
+    ood.csv and leaderboard.csv in OpenOOD's columns, and histograms of every score.
     """
+    from unhinge.ood.figures import draw_scores
     from unhinge.results.look import save
     from unhinge.training.evaluation import evaluate as measure
     from unhinge.training.plots import draw_evaluation
@@ -365,11 +372,15 @@ def evaluate(
     if weights not in ("last", "best"):
         refuse(f"--weights must be last or best, got {weights!r}.")
     try:
-        found = measure(folder, ood, data_root=data_root, which=weights)
+        found = measure(folder, ood, data_root=data_root, which=weights, prior=prior)  # type: ignore[arg-type]
     except (ValueError, OSError) as error:
         refuse(str(error))
     title = f"{folder.name}: accuracy {100 * found.numbers['accuracy']:.2f} %"
     save(draw_evaluation(found, title), folder, "evaluation")
+    if found.detections:
+        save(
+            draw_scores(found.known, found.unknown, f"{folder.name}: scores of known and unknown images"), folder, "ood"
+        )
     if json:
         typer.echo((folder / "evaluation.json").read_text(encoding="utf-8"), nl=False)
         return
@@ -397,9 +408,30 @@ def _print_evaluation(found: Evaluation) -> None:
     table.add_row("mean feature norm", f"{numbers['feature_norm']:.4g}")
     for name, value in numbers["collapse"].items():
         table.add_row(name, f"{value:.4g}")
-    for name, measures in numbers.get("ood", {}).items():
-        if isinstance(measures, dict):
-            table.add_row(f"unknown by {name}", ", ".join(f"{key} {value:.4f}" for key, value in measures.items()))
+    adjusted = numbers.get("adjusted")
+    if adjusted is not None:
+        for name in ("all", "many", "medium", "few"):
+            if adjusted[name] == adjusted[name]:  # not NaN
+                strength = f"adjusted decision (strength {adjusted['strength']:g})"
+                table.add_row(f"{strength}, {name}", f"{adjusted[name]:.4f}")
+    elif "adjusted" in numbers:
+        table.add_row("adjusted decision", "this loss gives no probabilities to adjust")
     console = Console()
     console.print(table)
+    if found.detections:
+        unknown = Table("score", "unknown", "AUROC", "FPR95", "AUPR in", "AUPR out", pad_edge=False)
+        sets = {row.data: row.distance for row in found.detections if not row.is_mean}
+        for row in found.detections:
+            if row.is_mean and list(sets.values()).count(row.distance) == 1:
+                continue  # the mean of one set is that set
+            sure = (_with_interval(row.measures[name], row.intervals[name]) for name in ("auroc", "fpr95"))
+            plain = (f"{100 * row.measures[name]:.1f}" for name in ("aupr_in", "aupr_out"))
+            unknown.add_row(row.score, f"mean of {row.data}" if row.is_mean else row.data, *sure, *plain)
+        console.print(unknown)
+        console.print("Percent, 95 % intervals from sets drawn again (all in evaluation.json). ", highlight=False)
     console.print(f"{found.folder}/evaluation.json, evaluation.png, evaluation.pdf", highlight=False)
+
+
+def _with_interval(value: float, interval: tuple[float, float]) -> str:
+    low, high = interval
+    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unhinge.metrics.checks import Numbers, as_numbers, at_least_single, float64_device
 
-__all__ = ["ood_metrics", "ood_scores"]
+__all__ = ["log_odds", "ood_metrics", "ood_scores"]
 
 
 def ood_scores(logits: Numbers, features: Numbers | None = None, temperature: float = 1.0) -> dict[str, Tensor]:
@@ -43,15 +43,23 @@ def ood_scores(logits: Numbers, features: Numbers | None = None, temperature: fl
         raise ValueError(f"temperature must be greater than 0, got {temperature}.")
     z = as_numbers("logits", logits, ("n", "C"))
     z = z.to(at_least_single(z.dtype)) / temperature
-    scores = {"softmax": _log_odds(z), "energy": temperature * z.logsumexp(1)}
+    scores = {"softmax": log_odds(z), "energy": temperature * z.logsumexp(1)}
     if features is not None:
         h = as_numbers("features", features, (len(z), "p"))
         scores["norm"] = h.to(at_least_single(h.dtype)).norm(dim=1)
     return scores
 
 
-def _log_odds(z: Tensor) -> Tensor:
-    r""":math:`z_{\max} - \log\sum_{c\ne\max} e^{z_c}`, which is :math:`\log\frac{P}{1-P}` without the subtraction."""
+def log_odds(z: Tensor) -> Tensor:
+    r"""Log-odds of the largest probability, :math:`z_{\max} - \log\sum_{c\ne\max} e^{z_c} = \log\frac{P}{1-P}`.
+
+    Arguments:
+        z: Logits, shape :math:`(n, C)`.
+
+    Example:
+        >>> log_odds(torch.tensor([[0.0, 0.0], [100.0, 0.0]]))
+        tensor([  0., 100.])
+    """
     if z.shape[1] == 1:  # a single class has probability 1 everywhere: all tie
         return torch.zeros_like(z[:, 0])
     largest, place = z.max(1, keepdim=True)

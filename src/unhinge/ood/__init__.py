@@ -1,4 +1,6 @@
-"""Our scores as detectors of pytorch-ood and postprocessors of OpenOOD; neither needs to be installed.
+"""Unknown inputs: scores from one pass over training features, and the same for pytorch-ood and OpenOOD.
+
+Neither library needs to be installed.
 
 | | :class:`ScoreDetector` | :class:`ScorePostprocessor` |
 |---|---|---|

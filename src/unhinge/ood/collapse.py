@@ -17,12 +17,12 @@ from torch import Tensor
 
 from unhinge.metrics.checks import Labels, Numbers, as_numbers, at_least_single, float64_device
 from unhinge.metrics.collapse import CHUNK, CollapseSummary
+from unhinge.metrics.ood import log_odds
 from unhinge.nn.angles import unit_rows
 from unhinge.ood.formulas import (
     energy_score,
     fdbd_score,
     knn_score,
-    log_odds_score,
     mahalanobis_score,
     nci_score,
     neco_score,
@@ -250,7 +250,7 @@ class CollapseDetector:
     def _scores_of(self, h: Tensor, names: Sequence[str], largest: float) -> dict[str, Tensor]:
         z = self._logits(h)
         formulas: dict[str, Callable[[], Tensor]] = {
-            "softmax": lambda: log_odds_score(z),
+            "softmax": lambda: log_odds(z),
             "energy": lambda: energy_score(z),
             "norm": lambda: norm_score(h),
             "mahalanobis": lambda: mahalanobis_score(h, self.class_means, self.whitening),

@@ -17,28 +17,12 @@ __all__ = [
     "energy_score",
     "fdbd_score",
     "knn_score",
-    "log_odds_score",
     "mahalanobis_score",
     "nci_score",
     "neco_score",
     "norm_score",
     "vim_score",
 ]
-
-
-def log_odds_score(logits: Tensor) -> Tensor:
-    r"""Log-odds of the largest softmax probability, :math:`\log\frac{p}{1-p} = z_{(1)} - \log\sum_{c \ne (1)} e^{z_c}`.
-
-    It orders examples as the softmax score of Hendrycks and Gimpel (2017) does. That one ties at exactly 1 for all
-    logits that win by more than 17 (float32) or 37 (float64); the log-odds never saturate.
-
-    Example:
-        >>> log_odds_score(torch.tensor([[0.0, 0.0], [100.0, 0.0]]))
-        tensor([  0., 100.])
-    """
-    top, place = logits.max(1)
-    others = logits.masked_fill(torch.nn.functional.one_hot(place, logits.shape[1]).bool(), -torch.inf)
-    return top - others.logsumexp(1)
 
 
 def energy_score(logits: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from unhinge.extras import needed_for
 from unhinge.nn.borrowed_bases import BorrowedBases
 from unhinge.nn.probe import device_of, find_head
-from unhinge.ood.scores import Score, check_score, outputs, score_of
+from unhinge.ood.collapse import CollapseDetector
+from unhinge.ood.scores import PLAIN, Score, check_score, fitted, outputs, score_of, training_features
 
 __all__ = ["ScorePostprocessor"]
 
@@ -22,15 +23,19 @@ __all__ = ["ScorePostprocessor"]
 class ScorePostprocessor(BorrowedBases):
     r"""Predictions and confidences in the convention of OpenOOD: **larger means in-distribution**.
 
-    The confidences are the scores of :func:`unhinge.metrics.ood_scores`. Where OpenOOD is installed it is one of its
-    ``BasePostprocessor``: ``Evaluator(net, id_name="cifar10", postprocessor=ScorePostprocessor(score="norm"))``.
+    The confidences are the scores of :func:`unhinge.metrics.ood_scores` and :class:`~unhinge.ood.CollapseDetector`.
+    Where OpenOOD is installed it is one of its ``BasePostprocessor``:
+    ``Evaluator(net, id_name="cifar10", postprocessor=ScorePostprocessor(score="neco"))``.
 
     Arguments:
-        config: OpenOOD's configuration, of which ``postprocessor.postprocessor_args`` may hold `score`, `head` and
-            `temperature`, and ``postprocessor.postprocessor_sweep`` a list of temperatures; they come before the rest.
-        score: ``"softmax"``, ``"energy"`` or ``"norm"`` (of the features that enter the head).
-        head: The last linear layer, or its name, where it is not found; only ``"norm"`` asks for it.
+        config: OpenOOD's configuration, of which ``postprocessor.postprocessor_args`` may hold `score`, `head`,
+            `temperature` and `unnormalized`, and ``postprocessor.postprocessor_sweep`` a list of temperatures; they
+            come before the rest.
+        score: ``"softmax"``, ``"energy"``, ``"norm"``; or ``"mahalanobis"``, ``"neco"``, ``"nci"``, ``"fdbd"``,
+            ``"vim"``, ``"knn"``, for which :meth:`setup` goes over the training data.
+        head: The last linear layer, or its name, where it is not found.
         temperature: :math:`T` of softmax and energy.
+        unnormalized: For a head that normalizes features: score the logits of the features as they are.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).eval()
@@ -51,6 +56,7 @@ class ScorePostprocessor(BorrowedBases):
         *,
         head: nn.Module | str | None = None,
         temperature: float = 1.0,
+        unnormalized: bool = False,
     ) -> None:
         self.config = config
         section = _entry(config, "postprocessor")
@@ -59,18 +65,24 @@ class ScorePostprocessor(BorrowedBases):
         self.score: Score = _entry(given, "score") or score
         self.head: nn.Module | str | None = _entry(given, "head") or head
         self.temperature: float = _entry(given, "temperature") or temperature
+        self.unnormalized = bool(_entry(given, "unnormalized") or unnormalized)
+        self.detector: CollapseDetector | None = None
         check_score(self.score, self.temperature)
         self._found: tuple[nn.Module, nn.Module] | None = None
 
     def setup(self, net: nn.Module, id_loader_dict: Any, ood_loader_dict: Any) -> None:
-        """Nothing to fit; the head is looked for, so that it is told now if there is none."""
-        self._head_of(net)
+        """Find the head, and go over ``id_loader_dict["train"]`` for the scores that need training features."""
+        head = self._head_of(net)
+        if self.score not in PLAIN:
+            assert head is not None
+            batches = ((batch["data"], torch.as_tensor(batch["label"])) for batch in id_loader_dict["train"])
+            self.detector = fitted(self.score, head, *training_features(net, head, batches))
 
     @torch.no_grad()
     def postprocess(self, net: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
         """Predicted classes and confidences of one batch, shape :math:`(n,)` each."""
-        logits, features = outputs(net, data, self._head_of(net))
-        return logits.argmax(1), score_of(self.score, self.temperature, logits, features)
+        logits, features = outputs(net, data, self._head_of(net), self.unnormalized)
+        return logits.argmax(1), score_of(self.score, self.temperature, logits, features, self.detector)
 
     def inference(
         self, net: nn.Module, data_loader: Iterable[Mapping[str, Any]], progress: bool = True
@@ -95,7 +107,7 @@ class ScorePostprocessor(BorrowedBases):
         return self.temperature
 
     def _head_of(self, net: nn.Module) -> nn.Module | None:
-        if self.score != "norm":
+        if self.score in ("softmax", "energy") and not self.unnormalized:
             return None
         if self._found is None or self._found[0] is not net:
             self._found = net, find_head(net, self.head)

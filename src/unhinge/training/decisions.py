@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from unhinge.metrics import shot_accuracy
 from unhinge.nn import functional as UF
 from unhinge.training.recipe import Recipe
 
-__all__ = ["TAUS", "adjusted_accuracies", "posterior", "radius_of"]
+__all__ = ["TAUS", "adjusted_accuracies", "adjusted_record", "radius_of", "remaining_strength"]
 
 TAUS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -41,21 +42,6 @@ def radius_of(recipe: Recipe, num_classes: int) -> float | None:
     return unit / (recipe.feature_penalty * recipe.batch)
 
 
-def posterior(logits: Tensor, radius: float, head_scale: float = 1.0) -> Tensor:
-    r"""Class probabilities of a fixed simplex with a radius, :math:`\frac1C + \frac{C-1}{C}\frac{z_c}{r\|w\|}`.
-
-    The objective is a squared error towards :math:`r\,\hat w_y`, whose minimizer is affine in the posterior. The rows
-    sum to 1; away from the minimizer entries may be negative.
-
-    Example:
-        >>> import torch
-        >>> posterior(torch.tensor([[10.0, -5.0, -5.0]]), radius=10.0)
-        tensor([[1., 0., 0.]])
-    """
-    num_classes = logits.shape[-1]
-    return 1 / num_classes + (num_classes - 1) / num_classes * logits / (radius * head_scale)
-
-
 def adjusted_accuracies(logits: Tensor, labels: Tensor, counts: Tensor, recipe: Recipe) -> dict[str, float] | None:
     r"""Accuracy at each :math:`\tau` of `TAUS`; None where the loss gives no probabilities to adjust.
 
@@ -68,16 +54,44 @@ def adjusted_accuracies(logits: Tensor, labels: Tensor, counts: Tensor, recipe: 
         counts: Training images of each class, :math:`(C,)`.
         recipe: How the network was trained.
     """
+    record: dict[str, float] = {}
+    for tau in TAUS:
+        decided = _decided(logits, counts, recipe, tau)
+        if decided is None:
+            return None
+        record[f"{tau:g}"] = (decided == labels).double().mean().item()
+    return record
+
+
+def remaining_strength(recipe: Recipe) -> float:
+    r"""How much of the prior training has left in the logits: :math:`\tau` = 1 less what its weights took out.
+
+    Class weights :math:`n_c^{-a}` and a logit adjustment of strength :math:`a` each take :math:`\pi^a` out.
+
+    Example:
+        >>> remaining_strength(Recipe()), remaining_strength(Recipe(class_weight=0.5))
+        (1.0, 0.5)
+    """
+    return max(0.0, 1.0 - (recipe.class_weight or 0.0) - (recipe.logit_adjustment or 0.0))
+
+
+def adjusted_record(logits: Tensor, labels: Tensor, counts: Tensor, recipe: Recipe) -> dict[str, float] | None:
+    """The strength that remains, and the accuracy of decisions adjusted by it: of all, many, medium, few-shot classes.
+
+    None where the loss gives no probabilities to adjust; arguments as in :func:`adjusted_accuracies`.
+    """
+    strength = remaining_strength(recipe)
+    decided = _decided(logits, counts, recipe, strength)
+    return None if decided is None else {"strength": strength} | shot_accuracy(decided, labels, counts)
+
+
+def _decided(logits: Tensor, counts: Tensor, recipe: Recipe, strength: float) -> Tensor | None:
     if not bool((counts > 0).all()):
         return None
-    shares = (counts.double() / counts.sum()).to(logits.device)
-    wide = logits.double()
+    wide, shares = logits.double(), counts.to(logits.device)
     radius = radius_of(recipe, len(counts))
     if recipe.loss == "ce":
-        decided = {tau: (wide - tau * shares.log()).argmax(-1) for tau in TAUS}
-    elif radius is not None:
-        probabilities = posterior(wide, radius, recipe.head_scale)
-        decided = {tau: (probabilities / shares**tau).argmax(-1) for tau in TAUS}
-    else:
-        return None
-    return {f"{tau:g}": (classes == labels).double().mean().item() for tau, classes in decided.items()}
+        return UF.adjust_logits(wide, shares, strength).argmax(-1)
+    if radius is not None:
+        return UF.balanced_decision(UF.posterior(wide, radius * recipe.head_scale), shares, strength)
+    return None

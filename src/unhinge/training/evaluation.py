@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -19,10 +19,21 @@ from unhinge.metrics import (
     reliability,
     shot_accuracy,
 )
+from unhinge.nn import functional as UF
 from unhinge.nn.backbones import Classifier
+from unhinge.ood import CollapseDetector
+from unhinge.ood.benchmark import (
+    Detection,
+    detection_records,
+    detections,
+    distance_of,
+    leaderboard_records,
+    openood_records,
+)
 from unhinge.results.json import as_json, plain
+from unhinge.results.tables import write_csv
 from unhinge.training.checkpoint import Checkpoint, CheckpointError, read_tensors, write_atomically, write_tensors
-from unhinge.training.decisions import adjusted_accuracies, posterior, radius_of
+from unhinge.training.decisions import adjusted_accuracies, adjusted_record, radius_of
 from unhinge.training.loop import Material, material_of
 from unhinge.training.machine import using_threads
 from unhinge.training.measure import Outputs, outputs, prototype_record
@@ -42,7 +53,10 @@ class Evaluation:
     folder: Path
     numbers: dict[str, Any]
     reliability: Reliability
-    scores: dict[str, tuple[torch.Tensor, torch.Tensor]]  # by name: of the test images, of the unknown ones
+    scores: dict[str, tuple[torch.Tensor, torch.Tensor]]  # by name: of the test images, of the first unknown ones
+    known: dict[str, torch.Tensor] = field(default_factory=dict)  # every score of the test images, by name
+    unknown: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)  # the same for each unknown set
+    detections: list[Detection] = field(default_factory=list)  # every score against every unknown set
 
 
 def load_network(folder: str | Path, images: ImageSet, which: str = "last") -> Classifier:
@@ -73,25 +87,32 @@ def evaluate(
     *,
     data_root: str | Path | None = None,
     which: str = "last",
+    prior: Literal["counts"] | None = None,
     material: Material | None = None,
     unknown: ImageSet | None = None,
 ) -> Evaluation:
-    """Measure a trained run on its test images, and against a second data set if one is named.
+    """Measure a trained run on its test images, and against other data sets if some are named.
 
-    Writes evaluation.json, and test_logits.safetensors (float16) so that later questions need no network.
+    Writes evaluation.json, and test_logits.safetensors (float16) so that later questions need no network; with `ood`
+    also ood.csv and leaderboard.csv, in the columns of OpenOOD.
 
     Arguments:
         folder: What ``unhinge train`` wrote.
-        ood: A data set whose test images play the unknown; shown to the network in the size it knows.
+        ood: Data sets whose test images play the unknown, separated by commas; shown to the network in the size it
+            knows. ``noise`` is one too. Every score of :class:`~unhinge.ood.CollapseDetector` is measured on each.
         data_root: Where the data sets lie.
         which: The weights: `last` or `best`.
+        prior: ``"counts"`` also reports decisions adjusted by the training counts, many, medium and few-shot classes
+            apart: for test classes that are as frequent as each other.
         material, unknown: The images, where they are loaded already.
     """
     place = Path(folder)
     _, recipe = _stored(_weights(place, which))
     images = material or material_of(recipe, data_root)
+    if prior not in (None, "counts"):
+        raise ValueError(f'prior must be "counts" (those of the training images) or None, got {prior!r}.')
     with using_threads(recipe.threads):
-        return _evaluate(place, recipe, images, ood, data_root, which, unknown)
+        return _evaluate(place, recipe, images, ood, data_root, which, prior, unknown)
 
 
 def _evaluate(
@@ -101,10 +122,11 @@ def _evaluate(
     ood: str | None,
     data_root: str | Path | None,
     which: str,
+    prior: str | None,
     unknown: ImageSet | None,
 ) -> Evaluation:
     network = load_network(place, images.train, which)
-    found = outputs(network, images.test)
+    found, learned = outputs(network, images.test), outputs(network, images.train)
     counts = images.train.counts
     weight = prototypes_of(network).detach()
     bins = reliability(found.logits.softmax(-1), found.labels)
@@ -115,7 +137,7 @@ def _evaluate(
         "shots": shot_accuracy(found.logits, found.labels, counts),
         "class_accuracy": _by_class(found, images.test.num_classes),
         "confusion": _confusion(found, images.test.num_classes),
-        "training": _fit_of(outputs(network, images.train), images.train.num_classes),
+        "training": _fit_of(learned, images.train.num_classes),
         "adjusted_accuracy": adjusted_accuracies(found.logits, found.labels, counts, recipe),
         "feature_norm": found.features.norm(dim=1).mean().item(),
         "prototypes": prototype_record(weight),
@@ -127,21 +149,34 @@ def _evaluate(
     radius = radius_of(recipe, len(counts))
     if radius is not None:
         # Its logits are affine in the posterior: their softmax is no probability, its calibration error an artefact.
-        shares = posterior(found.logits.double(), radius, recipe.head_scale).clamp(min=0)
-        numbers["posterior_ece"] = reliability(shares / shares.sum(-1, keepdim=True), found.labels).error
+        shares = UF.posterior(found.logits.double(), radius * recipe.head_scale)
+        numbers["posterior_ece"] = reliability(shares, found.labels).error
+    if prior is not None:
+        numbers["adjusted"] = adjusted_record(found.logits, found.labels, counts, recipe)
     scores: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-    if ood is not None or unknown is not None:
-        others = unknown if unknown is not None else _unknown(str(ood), data_root, images.test, recipe.shrink)
-        theirs = outputs(network, others)
-        mine, yours = (ood_scores(one.logits.double(), one.features) for one in (found, theirs))
-        scores = {name: (mine[name], yours[name]) for name in mine}
-        numbers["ood"] = {"data": ood, "images": len(others)} | {
-            name: ood_metrics(*pair) for name, pair in scores.items()
+    known: dict[str, torch.Tensor] = {}
+    strange: dict[str, dict[str, torch.Tensor]] = {}
+    table: list[Detection] = []
+    sets = _unknown_sets(ood, unknown, data_root, images.test, recipe.shrink)
+    if sets:
+        detector = CollapseDetector.fit(learned.features, learned.labels, weight, biases_of(network))
+        theirs = {name: outputs(network, others) for name, others in sets.items()}
+        known = detector.scores(found.features)
+        strange = {name: detector.scores(part.features) for name, part in theirs.items()}
+        table = detections(known, strange, {name: distance_of(recipe.data, name) for name in sets})
+        first = next(iter(sets))
+        mine, yours = (ood_scores(part.logits.double(), part.features) for part in (found, theirs[first]))
+        scores = {score: (mine[score], yours[score]) for score in mine}
+        numbers["ood"] = {"data": ood, "images": len(sets[first])} | {
+            score: ood_metrics(*pair) for score, pair in scores.items()
         }
+        numbers["detection"] = detection_records(table)
+        write_csv(place / "ood.csv", openood_records(table, found.accuracy))
+        write_csv(place / "leaderboard.csv", leaderboard_records(table, found.accuracy, place.resolve().name))
     numbers = {"weights": which, "recipe": recipe.key, "test_images": len(images.test)} | numbers
     _write_logits(place / "test_logits.safetensors", found, recipe.key)
     write_atomically(place / "evaluation.json", (as_json(plain(numbers, names=True)) + "\n").encode())
-    return Evaluation(place, numbers, bins, scores)
+    return Evaluation(place, numbers, bins, scores, known, strange, table)
 
 
 def _weights(folder: Path, which: str) -> Path:
@@ -162,7 +197,22 @@ def _stored(path: Path) -> tuple[Checkpoint, Recipe]:
     return stored, Recipe.of(settings)
 
 
+def _unknown_sets(
+    ood: str | None, unknown: ImageSet | None, data_root: str | Path | None, like: ImageSet, factor: int
+) -> dict[str, ImageSet]:
+    """The unknown images by the name of their set; `unknown` stands for the first name."""
+    names = [] if ood is None else list(dict.fromkeys(name.strip() for name in ood.split(",") if name.strip()))
+    if unknown is not None:
+        first, *rest = names or ["unknown"]
+        return {first: unknown} | {name: _unknown(name, data_root, like, factor) for name in rest}
+    return {name: _unknown(name, data_root, like, factor) for name in names}
+
+
 def _unknown(name: str, data_root: str | Path | None, like: ImageSet, factor: int) -> ImageSet:
+    if name == "noise":
+        # Uniform pixels, as many as there are test images, the same each time.
+        pixels = torch.randint(like.white + 1, like.images.shape, generator=torch.Generator().manual_seed(0))
+        return replace(like, images=pixels.to(torch.uint8), labels=torch.zeros_like(like.labels))
     images = load(name, data_root, train=False).test
     same = images.images.shape[1:] == like.images.shape[1:]
     if factor > 1 and not same and all(side % factor == 0 for side in images.images.shape[2:]):
