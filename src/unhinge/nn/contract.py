@@ -18,6 +18,8 @@ __all__ = [
     "check_class_weight",
     "check_features",
     "check_gamma",
+    "check_prior",
+    "check_prior_mean",
     "check_reduction",
     "check_smoothing",
     "class_axis",
@@ -47,6 +49,32 @@ def check_gamma(gamma: float | Tensor | None) -> None:
     if not 0 <= gamma < math.inf:
         raise ValueError(
             f"gamma must be finite and not negative, got {gamma}. It weighs the other logits; None means 1/(C-1)."
+        )
+
+
+def check_prior(prior: Tensor | None, num_classes: int | None, gamma: float | Tensor | None) -> None:
+    """`None`, or a tensor of one entry per class, without a gamma beside it; that it sums to 1 is taken on trust."""
+    if prior is None:
+        return
+    if gamma is not None:
+        raise ValueError("pass either gamma or prior: the loss is -z_y + gamma * (other logits), or -z_y + prior . z.")
+    if not isinstance(prior, Tensor) or not prior.is_floating_point() or prior.ndim != 1:
+        came = f"{prior.dtype} of shape {tuple(prior.shape)}" if isinstance(prior, Tensor) else type(prior).__name__
+        raise ValueError(f"prior must be a floating tensor with one entry per class that sums to 1, got {came}.")
+    if num_classes is not None and len(prior) != num_classes:
+        raise ValueError(f"prior must have one entry for each of the {num_classes} classes, got {len(prior)}.")
+
+
+def check_prior_mean(prior: Tensor | None, prior_mean: Tensor | None, weight: Tensor) -> None:
+    """The cached ``prior @ weight``: only beside a prior, and as wide as a row."""
+    if prior_mean is None:
+        return
+    if prior is None:
+        raise ValueError("prior_mean is prior @ weight, computed once: pass the prior as well.")
+    if prior_mean.shape != weight.shape[1:]:
+        raise ValueError(
+            f"prior_mean must have shape {tuple(weight.shape[1:])}, that of prior @ weight, "
+            f"got {tuple(prior_mean.shape)}."
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unhinge.nn.contract import check_gamma, check_reduction, check_smoothing
+from unhinge.nn.contract import check_gamma, check_prior, check_reduction, check_smoothing
 from unhinge.nn.hinge import check_margin, multiclass_hinge_loss
 from unhinge.nn.margins import adjusted_margin_loss, check_epsilon
 from unhinge.nn.unhinged import unhinged_loss
@@ -39,8 +39,10 @@ class UnhingedLoss(nn.Module):
         reduction: ``"mean"`` (divided by the total weight of the examples), ``"sum"`` or ``"none"``.
         label_smoothing: Share of the target spread over all classes.
         dim: The axis of the classes; `None` reads the shapes as :func:`~unhinge.nn.functional.unhinged_loss` explains.
+        prior: A vector q of shape :math:`(C)` that sums to 1, in the place of gamma: the loss is then
+            :math:`-z_y + q^\top z`.
 
-    The loss has no state: the class weights move with the module but are not part of its ``state_dict``.
+    The loss has no state: class weights and prior move with the module but are not part of its ``state_dict``.
 
     Example:
         >>> import torch
@@ -50,6 +52,7 @@ class UnhingedLoss(nn.Module):
     """
 
     weight: Tensor | None
+    prior: Tensor | None
 
     def __init__(
         self,
@@ -60,9 +63,11 @@ class UnhingedLoss(nn.Module):
         label_smoothing: float = 0.0,
         *,
         dim: int | None = None,
+        prior: Tensor | None = None,
     ) -> None:
         super().__init__()
         check_gamma(gamma)
+        check_prior(prior, None, gamma)
         check_reduction(reduction)
         check_smoothing(label_smoothing)
         self.gamma = gamma
@@ -71,6 +76,7 @@ class UnhingedLoss(nn.Module):
         self.label_smoothing = label_smoothing
         self.dim = dim
         self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("prior", prior, persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return unhinged_loss(
@@ -82,6 +88,7 @@ class UnhingedLoss(nn.Module):
             self.reduction,
             self.label_smoothing,
             dim=self.dim,
+            prior=self.prior,
         )
 
     def extra_repr(self) -> str:
@@ -92,6 +99,7 @@ class UnhingedLoss(nn.Module):
             reduction=(self.reduction, "mean"),
             label_smoothing=(self.label_smoothing, 0.0),
             dim=(self.dim, None),
+            prior=(self.prior, None),
         )
 
 

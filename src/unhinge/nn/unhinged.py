@@ -5,7 +5,8 @@ the class weights) the loss of an example is
 
 .. math:: \gamma \Big(\sum_c t_c\Big)\Big(\sum_c z_c\Big) - (1+\gamma) \sum_c t_c z_c,
 
-two sums of logits. From features, the second factor is :math:`h^\top \sum_c w_c`, one product per example whatever the
+two sums of logits; with a prior :math:`q` it is :math:`(\sum_c t_c)\,q^\top z - \sum_c t_c z_c`. From features, the
+second factor is :math:`h^\top \sum_c w_c` (or :math:`h^\top \sum_c q_c w_c`), one product per example whatever the
 number of classes: the logits never need to exist.
 """
 
@@ -20,6 +21,8 @@ from torch import Tensor
 from unhinge.nn.contract import (
     check_class_weight,
     check_features,
+    check_prior,
+    check_prior_mean,
     check_reduction,
     check_smoothing,
     class_axis,
@@ -30,7 +33,7 @@ from unhinge.nn.lookup import true_logit
 from unhinge.nn.precision import full_precision, outcome_dtype, widened
 from unhinge.nn.reduction import example_weights, reduce_labelled, reduce_loss
 
-__all__ = ["row_sum", "unhinged_loss", "unhinged_loss_from_features"]
+__all__ = ["prior_row", "row_sum", "unhinged_loss", "unhinged_loss_from_features"]
 
 
 def unhinged_loss(
@@ -43,6 +46,7 @@ def unhinged_loss(
     label_smoothing: float = 0.0,
     *,
     dim: int | None = None,
+    prior: Tensor | None = None,
 ) -> Tensor:
     r"""The loss :math:`-z_y + \gamma\sum_{j\ne y} z_j`, called as :func:`torch.nn.functional.cross_entropy` is.
 
@@ -67,6 +71,8 @@ def unhinged_loss(
             (probabilities); ``"sum"``; ``"none"``.
         label_smoothing: Share of the target that is spread evenly over all classes, in :math:`[0, 1]`.
         dim: The class axis, where the rule above is not what is meant.
+        prior: A vector q of shape :math:`(C)` that sums to 1: the loss is then :math:`-z_y + q^\top z`. It excludes
+            `gamma`. With the class frequencies it is what logit-adjusted cross-entropy does at small logits.
 
     Half precision logits are summed in float32. The result has their dtype, or float32 under autocast.
 
@@ -81,16 +87,20 @@ def unhinged_loss(
     axis = class_axis(logits, target, weight, dim)
     soft = is_soft(target)
     num_classes = logits.shape[axis]
-    gamma = resolve_gamma(gamma, num_classes)
+    common, own = _coefficients(gamma, prior, num_classes)
     dtype = widened(logits.dtype, target.dtype) if soft else widened(logits.dtype)
-    total = logits.sum(axis, dtype=dtype)
-    across = None if weight is None else weight.to(dtype).reshape(-1, *[1] * (logits.ndim - axis - 1))
+    aside = [1] * (logits.ndim - axis - 1)
+    if prior is None:
+        total = logits.sum(axis, dtype=dtype)
+    else:
+        total = (logits * prior.to(dtype).reshape(-1, *aside)).sum(axis)
+    across = None if weight is None else weight.to(dtype).reshape(-1, *aside)
 
     if soft:
         _refuse_ignoring(ignore_index)
         aim = _smoothed(target.to(dtype), label_smoothing, num_classes)
         aim = aim if across is None else aim * across
-        loss = gamma * aim.sum(axis) * total - (1 + gamma) * (aim * logits).sum(axis)
+        loss = common * aim.sum(axis) * total - own * (aim * logits).sum(axis)
         result = reduce_loss(loss, reduction, total.numel())
     else:
         labels = target.to(torch.int64)
@@ -98,9 +108,10 @@ def unhinged_loss(
         picked = true_logit(logits, labels, axis, ignore_index).to(dtype)
         average = None
         if label_smoothing > 0:
-            average = (total if across is None else (logits * across).sum(axis)) / num_classes
+            plain = total if prior is None else logits.sum(axis, dtype=dtype)
+            average = (plain if across is None else (logits * across).sum(axis)) / num_classes
         weights = example_weights(weight, labels, kept, dtype)
-        loss = _hard_loss(picked, total, average, weights, weight, gamma, label_smoothing)
+        loss = _hard_loss(picked, total, average, weights, weight, (common, own), label_smoothing)
         result = reduce_labelled(loss, kept, weights, reduction)
     given = torch.promote_types(logits.dtype, target.dtype) if soft else logits.dtype
     return result.to(outcome_dtype(given, logits.device))
@@ -119,6 +130,8 @@ def unhinged_loss_from_features(
     bias_sum: Tensor | None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
+    prior: Tensor | None = None,
+    prior_mean: Tensor | None = None,
 ) -> Tensor:
     r"""The unhinged loss of ``features @ weight.T + bias``, without these logits  [eq: many-classes].
 
@@ -144,6 +157,9 @@ def unhinged_loss_from_features(
         ignore_index: Examples with this label count for nothing. For class indices only.
         label_smoothing: As in :func:`unhinged_loss`. Together with `class_weight` it costs one weighted sum over the
             rows.
+        prior: As in :func:`unhinged_loss`, shape :math:`(C)`; excludes `gamma`.
+        prior_mean: The mean of the rows of `weight` under the prior, shape :math:`(p)`: ``prior @ weight``, computed
+            once. It is trusted as `weight_sum` is, and takes its place.
 
     Example:
         >>> features, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
@@ -157,13 +173,19 @@ def unhinged_loss_from_features(
     soft = check_features(features, weight, target, weight_sum=weight_sum, bias=bias, bias_sum=bias_sum)
     num_classes = weight.shape[0]
     check_class_weight(class_weight, num_classes, "class_weight")
-    gamma = resolve_gamma(gamma, num_classes)
+    common, own = _coefficients(gamma, prior, num_classes)
+    check_prior_mean(prior, prior_mean, weight)
     dtype = widened(features.dtype, weight.dtype, *([target.dtype] if soft else []))
     with full_precision(features.device):
         h = features.to(dtype)
-        total = h @ row_sum(weight, weight_sum, dtype)
-        if bias is not None:
-            total = total + row_sum(bias, bias_sum, dtype)
+        if prior is None:
+            total = h @ row_sum(weight, weight_sum, dtype)
+            if bias is not None:
+                total = total + row_sum(bias, bias_sum, dtype)
+        else:
+            total = h @ prior_row(weight, prior, prior_mean, dtype)
+            if bias is not None:
+                total = total + prior.to(dtype) @ bias.to(dtype)
 
         if soft:
             _refuse_ignoring(ignore_index)
@@ -172,7 +194,7 @@ def unhinged_loss_from_features(
             true = (h * (aim @ weight.to(dtype))).sum(-1)
             if bias is not None:
                 true = true + aim @ bias.to(dtype)
-            loss = gamma * aim.sum(-1) * total - (1 + gamma) * true
+            loss = common * aim.sum(-1) * total - own * true
             result = reduce_loss(loss, reduction, total.numel())
         else:
             labels = target.to(torch.int64)
@@ -183,14 +205,18 @@ def unhinged_loss_from_features(
                 picked = picked + bias[index]
             average = None
             if label_smoothing > 0 and class_weight is None:
-                average = total / num_classes
+                plain = total
+                if prior is not None:
+                    plain = h @ row_sum(weight, weight_sum, dtype)
+                    plain = plain if bias is None else plain + row_sum(bias, bias_sum, dtype)
+                average = plain / num_classes
             elif label_smoothing > 0 and class_weight is not None:
                 shares = class_weight.to(dtype) / num_classes
                 average = h @ (shares @ weight.to(dtype))
                 if bias is not None:
                     average = average + shares @ bias.to(dtype)
             weights = example_weights(class_weight, labels, kept, dtype)
-            loss = _hard_loss(picked, total, average, weights, class_weight, gamma, label_smoothing)
+            loss = _hard_loss(picked, total, average, weights, class_weight, (common, own), label_smoothing)
             result = reduce_labelled(loss, kept, weights, reduction)
     return result.to(outcome_dtype(torch.promote_types(features.dtype, weight.dtype), features.device))
 
@@ -202,6 +228,35 @@ def row_sum(rows: Tensor, cached: Tensor | None, dtype: torch.dtype) -> Tensor:
     if rows.requires_grad and torch.is_grad_enabled() and not cached.requires_grad:
         cached = _CachedSum.apply(rows, cached)  # type: ignore[no-untyped-call]
     return cached.to(dtype)
+
+
+def prior_row(rows: Tensor, prior: Tensor, cached: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """``prior @ rows`` in `dtype`, or the cached value of it, with the gradient of the product either way."""
+    if cached is None:
+        return prior.to(dtype) @ rows.to(dtype)
+    if rows.requires_grad and torch.is_grad_enabled() and not cached.requires_grad:
+        cached = _CachedMean.apply(rows, prior, cached)  # type: ignore[no-untyped-call]
+    return cached.to(dtype)
+
+
+class _CachedMean(torch.autograd.Function):
+    """The cached mean under the prior as value, and to each row the gradient it would have had from the mean itself."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, prior: Tensor, cached: Tensor) -> Tensor:
+        return cached.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.dtype = inputs[0].dtype
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (prior,) = ctx.saved_tensors
+        return (prior.to(grads[0])[:, None] * grads[0]).to(ctx.dtype), None, None
 
 
 class _CachedSum(torch.autograd.Function):
@@ -228,19 +283,31 @@ def _hard_loss(
     average: Tensor | None,
     weights: Tensor | None,
     class_weight: Tensor | None,
-    gamma: float | Tensor,
+    coefficients: tuple[float | Tensor, float | Tensor],
     label_smoothing: float,
 ) -> Tensor:
-    r"""Loss of each example from its logit :math:`z_y`, the sum of its logits and, where labels are smoothed, the
-    average over the classes of the logits times the class weights."""
+    r"""Loss of each example from its logit :math:`z_y`, the sum of its logits (weighted by the prior, if there is one)
+    and, where labels are smoothed, the average over the classes of the logits times the class weights."""
+    common, own = coefficients
     if weights is None and average is None:
-        return gamma * total - (1 + gamma) * picked
+        return common * total - own * picked
     mass: Tensor | float = (1 - label_smoothing) * (1.0 if weights is None else weights)
     true = mass * picked
     if average is not None:
         true = true + label_smoothing * average
         mass = mass + label_smoothing * (1.0 if class_weight is None else class_weight.to(total.dtype).mean())
-    return gamma * mass * total - (1 + gamma) * true
+    return common * mass * total - own * true
+
+
+def _coefficients(
+    gamma: float | Tensor | None, prior: Tensor | None, num_classes: int
+) -> tuple[float | Tensor, float | Tensor]:
+    r"""Of the sum of all logits and of the true one: :math:`\gamma` and :math:`1+\gamma`, or 1 and 1 with a prior."""
+    check_prior(prior, num_classes, gamma)
+    if prior is not None:
+        return 1.0, 1.0
+    value = resolve_gamma(gamma, num_classes)
+    return value, 1 + value
 
 
 def _smoothed(target: Tensor, label_smoothing: float, num_classes: int) -> Tensor:
