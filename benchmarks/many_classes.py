@@ -29,9 +29,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unhinge import __version__
+from unhinge.nn import ManyClassHead
 from unhinge.nn import functional as UF
 from unhinge.nn.generated import GeneratedPrototypes
-from unhinge.nn.many import ManyClassHead
 
 torch.set_num_threads(THREADS)
 

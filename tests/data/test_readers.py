@@ -135,7 +135,9 @@ def test_training_images_can_be_left_unread(tmp_path):
     assert load("digits", train=False).train is None
 
 
-@pytest.mark.parametrize("name", [name for name in ud.NAMES if name not in ("digits", "patches", "folder:PATH")])
+@pytest.mark.parametrize(
+    "name", [name for name in ud.NAMES if name not in ("digits", "patches", "glyphs", "folder:PATH")]
+)
 def test_a_missing_set_says_which_file_where_to_and_its_checksum(tmp_path, name):
     with pytest.raises(MissingFile) as caught:
         load(name, tmp_path / "nowhere")
@@ -301,7 +303,8 @@ def test_patches_play_the_unknown_for_digits():
 
 def test_an_unknown_name_lists_the_names_there_are():
     with pytest.raises(
-        ValueError, match=r"no data set 'cifar11'; did you mean cifar10\? There are digits, patches, cifar10.*folder"
+        ValueError,
+        match=r"no data set 'cifar11'; did you mean cifar10\? There are digits, patches, glyphs, cifar10.*folder",
     ):
         load("cifar11")
     with pytest.raises(ValueError, match="image_size is for"):

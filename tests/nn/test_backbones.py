@@ -96,7 +96,21 @@ def test_resnet_18_computes_what_it_says(last_relu):
     assert (features < 0).any() != last_relu
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("last_relu", [True, False])
+def test_the_features_of_the_network_for_glyphs_are_read_from_all_pixels(last_relu):
+    """Moved by eight pixels, an image gives other features: a mean over the pixels would give the same."""
+    body = build_model("glyphnet", 7, in_channels=1, image_size=24, width=4, last_relu=last_relu, seed=0).body.eval()
+    image = torch.zeros(1, 1, 24, 24)
+    image[..., 6:10, 6:10] = 1.0
+    here, there = body(image), body(image.roll(8, 3))
+    assert here.shape == (1, 32)
+    assert (here < 0).any() != last_relu
+    assert (here - there).abs().max() > 1e-2
+    with pytest.raises(ValueError, match="at least 8"):
+        build_model("glyphnet", 7, image_size=4)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "glyphnet"])
 @pytest.mark.parametrize("last_relu", [True, False])
 def test_maps_have_a_sign_exactly_where_the_last_relu_is_removed(name, last_relu):
     model = build_model(name, num_classes=7, width=4, last_relu=last_relu, seed=0)

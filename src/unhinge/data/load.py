@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from unhinge.data.cifar import cifar10, cifar100
 from unhinge.data.digits import digits
 from unhinge.data.errors import Checksum, check_policy
 from unhinge.data.folder import image_folder, imagenet100
+from unhinge.data.glyphs import glyphs
 from unhinge.data.idx import fashion_mnist, kmnist, mnist
 from unhinge.data.images import Splits
 from unhinge.data.patches import patches
@@ -29,7 +30,7 @@ _FILES: dict[str, Callable[..., Splits]] = {
     "kmnist": kmnist,
     "fashion-mnist": fashion_mnist,
 }
-NAMES = ("digits", "patches", *_FILES, "imagenet100", "folder:PATH")
+NAMES = ("digits", "patches", "glyphs", *_FILES, "imagenet100", "folder:PATH")
 
 
 def load(
@@ -39,6 +40,7 @@ def load(
     train: bool = True,
     checksum: Checksum = "warn",
     image_size: int | None = None,
+    fonts: Sequence[str | os.PathLike[str]] | None = None,
 ) -> Splits:
     """A data set by name, whole and in memory; nothing is downloaded.
 
@@ -47,7 +49,8 @@ def load(
         root: The folder the files lie in. None: the environment variable UNHINGE_DATA, or else the folder `data`.
         train: False leaves the training images unread, for a set that is only tested on.
         checksum: What to do if a file is not the official one: "error", "warn", or "skip" to not look.
-        image_size: Side that the images of `imagenet100` (224 if None) and `folder:PATH` are brought to.
+        image_size: Side that the images of `imagenet100` (224 if None), `glyphs` (24) and `folder:PATH` are brought to.
+        fonts: Font files and folders of `glyphs`; None draws the faces that come with matplotlib.
 
     Example:
         >>> splits = load("digits")
@@ -56,7 +59,7 @@ def load(
         >>> load("cifar")
         Traceback (most recent call last):
         ...
-        ValueError: there is no data set 'cifar'; did you mean cifar10? There are digits, patches, cifar10, ...
+        ValueError: there is no data set 'cifar'; did you mean cifar10? There are digits, patches, glyphs, ...
     """
     check_policy(checksum)
     below = Path(os.environ.get("UNHINGE_DATA", "data") if root is None else root).expanduser()
@@ -69,15 +72,21 @@ def load(
         read = partial(imagenet100, below)
     elif name in ("digits", "patches"):
         read = digits if name == "digits" else patches
+    elif name == "glyphs":
+        read = partial(glyphs, fonts=fonts)
     elif name in _FILES:
         read = partial(_FILES[name], below, checksum=checksum)
     else:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
         raise ValueError(f"there is no data set {name!r}{hint} There are {', '.join(NAMES)}.")
+    if fonts is not None and name != "glyphs":
+        raise ValueError(f"fonts are for glyphs; {name} has images of its own.")
     if image_size is not None:
-        if kind not in ("folder", "imagenet100"):
-            raise ValueError(f"image_size is for imagenet100 and folder:PATH; the images of {name} have their own.")
+        if kind not in ("folder", "imagenet100", "glyphs"):
+            raise ValueError(
+                f"image_size is for imagenet100, glyphs and folder:PATH; the images of {name} have their own."
+            )
         read = partial(read, image_size=image_size)
     splits = read(train=train)
     return splits if train else replace(splits, absent="They were left unread: pass train=True.")

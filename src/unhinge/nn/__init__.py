@@ -5,8 +5,15 @@ from unhinge.nn.bounds import angle_bound
 from unhinge.nn.frames import prototypes, separation, simplex_etf
 from unhinge.nn.generated import GeneratedPrototypes
 from unhinge.nn.heads import ETFHead
-from unhinge.nn.losses import AdjustedMarginLoss, MultiClassHingeLoss, UnhingedLoss
-from unhinge.nn.many import ManyClassHead
+from unhinge.nn.losses import (
+    AdjustedMarginLoss,
+    MultiClassHingeLoss,
+    SphericalSoftmaxLoss,
+    TaylorSoftmaxLoss,
+    UnhingedLoss,
+    ZLoss,
+)
+from unhinge.nn.many_classes import ManyClassHead
 from unhinge.nn.regularizers import FeatureNormPenalty, RescaledGradient
 from unhinge.nn.search import nearest_prototype
 from unhinge.nn.surgery import replace_head
@@ -18,6 +25,9 @@ __all__ = [
     "UnhingedLoss",
     "AdjustedMarginLoss",
     "MultiClassHingeLoss",
+    "TaylorSoftmaxLoss",
+    "SphericalSoftmaxLoss",
+    "ZLoss",
     "class_weights",
     # heads and prototypes
     "ETFHead",

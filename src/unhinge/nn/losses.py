@@ -7,9 +7,19 @@ from torch import Tensor, nn
 from unhinge.nn.contract import check_gamma, check_prior, check_reduction, check_smoothing
 from unhinge.nn.hinge import check_margin, multiclass_hinge_loss
 from unhinge.nn.margins import adjusted_margin_loss, check_epsilon
+from unhinge.nn.spherical_softmax import check_offset_of_squares, spherical_softmax_loss
+from unhinge.nn.taylor_softmax import taylor_softmax_loss
 from unhinge.nn.unhinged import unhinged_loss
+from unhinge.nn.z_loss import check_z, z_loss
 
-__all__ = ["AdjustedMarginLoss", "MultiClassHingeLoss", "UnhingedLoss"]
+__all__ = [
+    "AdjustedMarginLoss",
+    "MultiClassHingeLoss",
+    "SphericalSoftmaxLoss",
+    "TaylorSoftmaxLoss",
+    "UnhingedLoss",
+    "ZLoss",
+]
 
 
 class UnhingedLoss(nn.Module):
@@ -219,6 +229,202 @@ class MultiClassHingeLoss(nn.Module):
             weight=(self.weight, None),
             ignore_index=(self.ignore_index, -100),
             reduction=(self.reduction, "mean"),
+            dim=(self.dim, None),
+        )
+
+
+class TaylorSoftmaxLoss(nn.Module):
+    r"""Negative log-likelihood of the Taylor softmax, :math:`-\log\frac{1 + z_y + z_y^2/2}{\sum_c(1 + z_c + z_c^2/2)}`.
+
+    See :func:`~unhinge.nn.functional.taylor_softmax_loss`. For many classes :class:`~unhinge.nn.ManyClassHead` with
+    ``loss="taylor_softmax"`` trains a classifier under it without forming the logits.
+
+    Arguments:
+        weight: Weight of each class, shape :math:`(C)`.
+        ignore_index: Examples with this label count for nothing.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: Share of the target spread over all classes.
+        dim: The axis of the classes, as in :class:`UnhingedLoss`.
+
+    Example:
+        >>> import torch
+        >>> TaylorSoftmaxLoss()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))  # -log(5/6)
+        tensor(0.1823)
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        *,
+        dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_reduction(reduction)
+        check_smoothing(label_smoothing)
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
+        self.dim = dim
+        self.register_buffer("weight", weight, persistent=False)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return taylor_softmax_loss(
+            logits,
+            target,
+            self.weight,
+            self.ignore_index,
+            self.reduction,
+            self.label_smoothing,
+            dim=self.dim,
+        )
+
+    def extra_repr(self) -> str:
+        return _changed(
+            weight=(self.weight, None),
+            ignore_index=(self.ignore_index, -100),
+            reduction=(self.reduction, "mean"),
+            label_smoothing=(self.label_smoothing, 0.0),
+            dim=(self.dim, None),
+        )
+
+
+class SphericalSoftmaxLoss(nn.Module):
+    r"""Negative log-likelihood of the spherical softmax :math:`-\log\frac{z_y^2 + \epsilon}{\sum_c(z_c^2 + \epsilon)}`.
+
+    See :func:`~unhinge.nn.functional.spherical_softmax_loss`; from features, :class:`~unhinge.nn.ManyClassHead` with
+    ``loss="spherical_softmax"``.
+
+    Arguments:
+        epsilon: :math:`\epsilon > 0`, the square of the scale of the logits.
+        weight: Weight of each class, shape :math:`(C)`.
+        ignore_index: Examples with this label count for nothing.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: Share of the target spread over all classes.
+        dim: The axis of the classes, as in :class:`UnhingedLoss`.
+
+    Example:
+        >>> import torch
+        >>> SphericalSoftmaxLoss()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))  # -log(5/6)
+        tensor(0.1823)
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        *,
+        dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_offset_of_squares(epsilon)
+        check_reduction(reduction)
+        check_smoothing(label_smoothing)
+        self.epsilon = epsilon
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
+        self.dim = dim
+        self.register_buffer("weight", weight, persistent=False)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return spherical_softmax_loss(
+            logits,
+            target,
+            self.epsilon,
+            self.weight,
+            self.ignore_index,
+            self.reduction,
+            self.label_smoothing,
+            dim=self.dim,
+        )
+
+    def extra_repr(self) -> str:
+        return _changed(
+            epsilon=(self.epsilon, None),
+            weight=(self.weight, None),
+            ignore_index=(self.ignore_index, -100),
+            reduction=(self.reduction, "mean"),
+            label_smoothing=(self.label_smoothing, 0.0),
+            dim=(self.dim, None),
+        )
+
+
+class ZLoss(nn.Module):
+    r"""The Z-loss :math:`\frac1a\mathrm{softplus}(a(b - u))`, :math:`u` the true logit in standard deviations of all.
+
+    See :func:`~unhinge.nn.functional.z_loss`; from features, :class:`~unhinge.nn.ManyClassHead` with ``loss="z"``.
+
+    Arguments:
+        slope: :math:`a > 0`, how sharply the loss bends at the offset.
+        offset: :math:`b`, the score that is enough; no score exceeds :math:`\sqrt{C-1}`.
+        weight: Weight of each class, shape :math:`(C)`.
+        ignore_index: Examples with this label count for nothing.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: Share of the target spread over all classes.
+        dim: The axis of the classes, as in :class:`UnhingedLoss`.
+
+    Example:
+        >>> import torch
+        >>> ZLoss(slope=1.0, offset=1.0)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))  # u = 1
+        tensor(0.6931)
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        slope: float = 1.0,
+        offset: float = 10.0,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        *,
+        dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_z(slope, offset)
+        check_reduction(reduction)
+        check_smoothing(label_smoothing)
+        self.slope = slope
+        self.offset = offset
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
+        self.dim = dim
+        self.register_buffer("weight", weight, persistent=False)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return z_loss(
+            logits,
+            target,
+            self.slope,
+            self.offset,
+            self.weight,
+            self.ignore_index,
+            self.reduction,
+            self.label_smoothing,
+            dim=self.dim,
+        )
+
+    def extra_repr(self) -> str:
+        return _changed(
+            slope=(self.slope, None),
+            offset=(self.offset, None),
+            weight=(self.weight, None),
+            ignore_index=(self.ignore_index, -100),
+            reduction=(self.reduction, "mean"),
+            label_smoothing=(self.label_smoothing, 0.0),
             dim=(self.dim, None),
         )
 

@@ -12,16 +12,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from unhinge.nn.generated import GeneratedPrototypes
+__all__ = ["Nearest", "RowSource", "nearest_prototype"]
 
-__all__ = ["Nearest", "nearest_prototype"]
-
-Weight = Tensor | GeneratedPrototypes
 QUERIES = 1024  # features searched for at a time
 SPARE = 8  # candidates beyond k: float32 may swap neighbours that float64 tells apart
 ENGINES = ("auto", "faiss", "torch")
@@ -34,6 +31,21 @@ class Nearest(NamedTuple):
     classes: Tensor  # int64
 
 
+class RowSource(Protocol):
+    """Rows that are made when they are asked for, as those of generated prototypes or of a many-class head."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def rows(self, index: Tensor) -> Tensor: ...
+
+    def blocks(self, size: int) -> Iterator[tuple[int, Tensor]]: ...
+
+
+Weight = Tensor | RowSource
 Engine = Callable[[Tensor, Tensor, int], Nearest]
 
 
@@ -52,8 +64,8 @@ def nearest_prototype(
 
     Arguments:
         features: :math:`(*, p)`.
-        weight: Prototypes :math:`(C, p)`, for example ``head.weight`` or ``ManyClassHead.dense()``, or generated ones,
-            which are then made block by block and thrown away.
+        weight: Prototypes :math:`(C, p)`, for example ``head.weight`` or ``ManyClassHead.dense()``, or a source
+            of rows, as :class:`~unhinge.nn.GeneratedPrototypes`, which are then made block by block and thrown away.
         k: How many classes, at most C.
         block: Prototypes compared at a time; bounds the memory to that many scores for each of 1,024 features.
         engine: ``"faiss"`` (CPU), ``"torch"`` (any device), or ``"auto"``: faiss where it is installed, everything is
@@ -102,7 +114,7 @@ def _search(queries: Tensor, weight: Weight, unit: float, k: int, block: int, pr
         found = near if found is None else Nearest(*(torch.cat(both, 1) for both in zip(found, near, strict=True)))
         found = _ranked(found, width)
     assert found is not None
-    rows = weight.rows(found.classes) if isinstance(weight, GeneratedPrototypes) else weight.detach()[found.classes]
+    rows = weight.detach()[found.classes] if isinstance(weight, Tensor) else weight.rows(found.classes)
     best = _ranked(Nearest(_scores(queries[:, None], rows.to(queries.device), unit), found.classes), k)
     if width == weight.shape[0]:
         return best
@@ -153,7 +165,7 @@ def _checked(name: str, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _blocks(weight: Weight, size: int) -> Iterator[tuple[int, Tensor]]:
-    if isinstance(weight, GeneratedPrototypes):
+    if not isinstance(weight, Tensor):
         yield from weight.blocks(size)
     else:
         for start in range(0, len(weight), size):

@@ -4,6 +4,7 @@ from unhinge.nn.backbones.body import Classifier, Head, make_head
 from unhinge.nn.backbones.build import MODELS, build_model
 from unhinge.nn.backbones.convnet import ConvBody
 from unhinge.nn.backbones.flops import count_flops, count_parameters
+from unhinge.nn.backbones.glyphnet import GlyphBody
 from unhinge.nn.backbones.resnet import BasicBlock, Bottleneck, ResNetBody, deep_body, thin_body
 from unhinge.nn.backbones.timm_body import TimmBody
 
@@ -19,6 +20,7 @@ __all__ = [
     "Bottleneck",
     "ResNetBody",
     "ConvBody",
+    "GlyphBody",
     "TimmBody",
     "deep_body",
     "thin_body",

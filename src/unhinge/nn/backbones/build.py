@@ -10,6 +10,7 @@ import torch
 
 from unhinge.nn.backbones.body import Classifier, Head, make_head
 from unhinge.nn.backbones.convnet import ConvBody
+from unhinge.nn.backbones.glyphnet import GlyphBody
 from unhinge.nn.backbones.resnet import ResNetBody, deep_body, thin_body
 from unhinge.nn.backbones.timm_body import TimmBody
 
@@ -18,7 +19,7 @@ __all__ = ["MODELS", "build_model"]
 
 @dataclass(frozen=True)
 class _Model:
-    family: Literal["deep", "thin", "conv"]
+    family: Literal["deep", "thin", "conv", "glyph"]
     depth: int
     width: int
     early_stride: int = 1
@@ -34,6 +35,7 @@ _MODELS = {
     "resnet8": _Model("thin", 8, 16),
     "tiny-resnet": _Model("thin", 8, 16, early_stride=2),
     "convnet": _Model("conv", 3, 32),
+    "glyphnet": _Model("glyph", 4, 32),
 }
 MODELS = (*_MODELS, "timm:NAME")
 
@@ -60,7 +62,7 @@ def build_model(
         in_channels: 3 for color, 1 for grey.
         image_size: Pixels of a side; above 64, ResNet-18/34/50 get the stem for large images.
         width: Channels of the first stage; None for the usual (64 for ResNet-18/34/50, 16 for 20/32/56 and the small
-            ones, 32 for the plain network). Parameters and time grow with its square.
+            ones, 32 for the plain network and for glyphs). Parameters and time grow with its square.
         last_relu: False removes the ReLU before the head, as fixed prototypes (PAL, FNPAL) need it.
         head: A module from features to logits, a function of (in_features, num_classes) that makes one, such as a
             head's class, or None for `nn.Linear`.
@@ -86,7 +88,7 @@ def build_model(
 
 def _body(
     name: str, in_channels: int, image_size: int, width: int | None, last_relu: bool
-) -> ResNetBody | ConvBody | TimmBody:
+) -> ResNetBody | ConvBody | GlyphBody | TimmBody:
     library, _, model = name.partition(":")
     if library == "timm" and model:
         if width is not None:
@@ -107,3 +109,5 @@ def _body(
             return thin_body(plan.depth, in_channels, width=width, early_stride=stride, last_relu=last_relu)
         case "conv":
             return ConvBody(in_channels, width=width, last_relu=last_relu)
+        case "glyph":
+            return GlyphBody(in_channels, image_size=image_size, width=width, last_relu=last_relu)

@@ -1,0 +1,247 @@
+r"""Characters as they look in one typeface after another: thousands of classes, and typefaces never seen to test on.
+
+Nothing is downloaded. Without further ado the faces are the twelve of DejaVu that come with matplotlib; any others are
+named as files or folders. A character is a class if every face has it. Where two characters look the same in most
+faces, such as the Latin, the Greek and the Cyrillic A, they are one class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unhinge.data.errors import DataError
+from unhinge.data.images import ImageSet, Splits, channel_statistics
+
+__all__ = ["Face", "font_faces", "glyphs"]
+
+Fonts = Sequence[str | os.PathLike[str]]
+
+_ENDINGS = (".ttf", ".otf", ".ttc", ".otc")
+_FAMILIES = ("DejaVuSans", "DejaVuSansMono", "DejaVuSerif")  # of twelve faces; the display faces have few characters
+_EVERY = 4  # every fourth face, in the order of their names, is held out
+_NOTHING = 0x10FFFF  # not a character: what a font shows for it, it shows for everything that it lacks
+
+
+@dataclass(frozen=True)
+class Face:
+    """One typeface: its file, which face of the file it is, the file's checksum, and what it is used for."""
+
+    path: Path
+    index: int  # in a collection (.ttc); 0 in other files
+    sha256: str
+    held_out: bool  # tested on, not trained on
+
+    def __str__(self) -> str:
+        number = f"#{self.index}" if self.index else ""
+        return f"{self.path.name}{number} {'test' if self.held_out else 'train'} sha256:{self.sha256}"
+
+
+def glyphs(
+    *,
+    fonts: Fonts | None = None,
+    characters: str | None = None,
+    image_size: int = 24,
+    train: bool = True,
+) -> Splits:
+    """Characters in typefaces, grey images with the ink bright; every fourth face is held out to test on.
+
+    Characters that some face lacks (no glyph, an empty one, or the box that stands for a missing one) are left out, and
+    so are spaces, controls and private ones.
+
+    Arguments:
+        fonts: Font files (.ttf, .otf, .ttc) and folders of them, with their subfolders. Of a collection the first face
+            is taken; `FILE#2` names another. None: the twelve faces of DejaVu that matplotlib ships.
+        characters: Only those in these ranges of code points, such as "4E00-9FA5" or "41-5A,61-7A". None: all.
+        image_size: Side in pixels. A character is drawn at three quarters of it, on its baseline.
+        train: False leaves the faces to train on undrawn.
+
+    Example:
+        >>> splits = glyphs(characters="30-39")
+        >>> splits.classes, tuple(splits.training.images.shape), len(splits.test)
+        (('0', '1', '2', '3', '4', '5', '6', '7', '8', '9'), (90, 1, 24, 24), 30)
+    """
+    if image_size < 8:
+        raise ValueError(f"image_size must be at least 8 pixels to tell characters apart, got {image_size}.")
+    faces = font_faces(fonts)
+    names, drawn = _drawn(tuple(faces), characters, image_size)
+    held_out = np.array([face.held_out for face in faces])
+    training = torch.from_numpy(drawn[~held_out])
+    mean, std = channel_statistics(training.flatten(0, 1)[:, None])
+
+    def part(chosen: torch.Tensor) -> ImageSet:
+        labels = torch.arange(len(names)).repeat(len(chosen))
+        return ImageSet(chosen.flatten(0, 1)[:, None].contiguous(), labels, names, mean, std, mirrored=False)
+
+    return Splits("glyphs", part(training) if train else None, part(torch.from_numpy(drawn[held_out])))
+
+
+def font_faces(fonts: Fonts | None = None) -> tuple[Face, ...]:
+    """The faces that :func:`glyphs` draws, in order, each with its checksum and whether it is held out.
+
+    Example:
+        >>> faces = font_faces()
+        >>> len(faces), [face.path.stem for face in faces if face.held_out]
+        (12, ['DejaVuSans', 'DejaVuSansMono', 'DejaVuSerif'])
+    """
+    places = _embedded() if fonts is None else _named(fonts)
+    if len(places) < _EVERY:
+        raise DataError(
+            f"glyphs needs at least {_EVERY} typefaces, one of them to test on, but found {len(places)}: "
+            f"{', '.join(path.name for path, _ in places) or 'none'}. Name more font files or folders."
+        )
+    return tuple(
+        Face(path, index, hashlib.sha256(path.read_bytes()).hexdigest(), held_out=k % _EVERY == _EVERY - 1)
+        for k, (path, index) in enumerate(places)
+    )
+
+
+def _embedded() -> list[tuple[Path, int]]:
+    try:
+        import matplotlib
+    except ImportError:
+        raise DataError(
+            "the default fonts of glyphs come with matplotlib, which is not installed: pip install matplotlib"
+        ) from None
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    found = [path for path in folder.glob("DejaVu*.ttf") if path.stem.split("-")[0] in _FAMILIES]
+    return [(path, 0) for path in sorted(found, key=lambda path: path.name)]
+
+
+def _named(fonts: Fonts) -> list[tuple[Path, int]]:
+    if isinstance(fonts, str | os.PathLike):
+        raise ValueError(f"fonts must be a list of files and folders, got the single {fonts!r}. Write [{fonts!r}].")
+    places: set[tuple[Path, int]] = set()
+    for given in fonts:
+        name, _, number = os.fspath(given).partition("#")
+        path = Path(name).expanduser()
+        if path.is_dir():
+            within = [p for p in path.rglob("*") if p.suffix.lower() in _ENDINGS and p.is_file()]
+            if not within:
+                raise DataError(f"{path} holds no fonts; known are {', '.join(_ENDINGS)}.")
+            places.update((p, 0) for p in within)
+        elif not path.is_file():
+            raise DataError(f"there is no font file or folder {path}.")
+        elif number and not number.isdigit():
+            raise ValueError(f"{given!r}: after '#' comes the number of a face in the file, such as {name}#1.")
+        else:
+            places.add((path, int(number or 0)))
+    return sorted(places, key=lambda place: (place[0].name, str(place[0]), place[1]))
+
+
+@lru_cache(maxsize=2)  # an experiment asks for the same fonts again and again, and drawing 300,000 glyphs takes minutes
+def _drawn(faces: tuple[Face, ...], characters: str | None, size: int) -> tuple[tuple[str, ...], NDArray[np.uint8]]:
+    """The class names, and the images of shape (faces, classes, size, size)."""
+    wanted = None if characters is None else _ranges(characters)
+    shared = set.intersection(*(_covered(face) for face in faces))
+    codes = sorted(code for code in shared if _is_visible(code) and (wanted is None or code in wanted))
+    if len(codes) < 2:
+        raise DataError(
+            f"the {len(faces)} typefaces have {len(codes)} characters in common"
+            f"{f' within {characters}' if characters else ''}; at least 2 are needed. Leave out faces that lack them."
+        )
+    images = np.zeros((len(faces), len(codes), size, size), np.uint8)
+    shown = np.ones(len(codes), bool)
+    for k, face in enumerate(faces):
+        shown &= _draw(face, codes, images[k])
+    kept = np.flatnonzero(shown)
+    groups = _look_alikes(images[:, kept].reshape(len(faces), len(kept), -1))
+    if len(groups) < 2:
+        raise DataError("after leaving out empty and missing glyphs, fewer than 2 different characters are left.")
+    names = tuple("".join(chr(codes[kept[j]]) for j in group) for group in groups)
+    return names, np.ascontiguousarray(images[:, [kept[group[0]] for group in groups]])
+
+
+def _look_alikes(images: NDArray[np.uint8]) -> list[list[int]]:
+    """Characters in groups that look the same in most faces, each group in order, and the groups by their first."""
+    faces, count = images.shape[:2]
+    together: Counter[tuple[int, int]] = Counter()
+    for face in images:
+        same: dict[bytes, list[int]] = {}
+        for j, image in enumerate(face):
+            same.setdefault(image.tobytes(), []).append(j)
+        for group in same.values():
+            together.update(combinations(group, 2))
+    first = list(range(count))
+    for (one, other), times in sorted(together.items()):
+        if 2 * times > faces:
+            low, high = sorted((first[one], first[other]))
+            first = [low if f == high else f for f in first] if low != high else first
+    groups: dict[int, list[int]] = {}
+    for j, leader in enumerate(first):
+        groups.setdefault(leader, []).append(j)
+    return list(groups.values())
+
+
+def _covered(face: Face) -> set[int]:
+    """The code points that the font has a glyph for."""
+    try:
+        from fontTools.ttLib import TTFont
+    except ImportError:
+        raise DataError("reading fonts needs fontTools, which comes with matplotlib: pip install fonttools") from None
+    try:
+        number = face.index if face.path.suffix.lower() in (".ttc", ".otc") else -1
+        with TTFont(face.path, fontNumber=number, lazy=True) as font:
+            return set(font.getBestCmap() or ())
+    except Exception as error:  # fontTools raises what it likes on a broken file
+        raise DataError(f"{face.path} cannot be read as a font: {error}. Replace or leave it out.") from None
+
+
+def _draw(face: Face, codes: Sequence[int], images: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Fill `images`, one per code point; False where there is nothing to see, or the box of a missing glyph."""
+    font, draw = _pillow(face, images.shape[-1])
+    missing = draw(font, chr(_NOTHING))
+    shown = np.zeros(len(codes), bool)
+    for j, code in enumerate(codes):
+        images[j] = draw(font, chr(code))
+        shown[j] = images[j].any() and not np.array_equal(images[j], missing)
+    return shown
+
+
+def _pillow(face: Face, size: int) -> tuple[Any, Any]:
+    try:
+        from PIL import Image, ImageDraw, ImageFont
+    except ImportError:
+        raise DataError("drawing characters needs Pillow, which is not installed: pip install pillow") from None
+    try:
+        # The basic engine places one glyph at a time and is part of every Pillow; the other one depends on the system.
+        font = ImageFont.truetype(str(face.path), 3 * size // 4, index=face.index, layout_engine=ImageFont.Layout.BASIC)
+    except OSError as error:
+        raise DataError(f"{face.path} cannot be read as a font: {error}. Replace or leave it out.") from None
+
+    def draw(font: Any, character: str) -> NDArray[np.uint8]:
+        canvas = Image.new("L", (size, size))
+        # Centered on its advance and standing on its baseline, so that a comma and an apostrophe stay apart.
+        ImageDraw.Draw(canvas).text((size / 2, 3 * size // 4), character, fill=255, font=font, anchor="ms")
+        return np.asarray(canvas)
+
+    return font, draw
+
+
+def _is_visible(code: int) -> bool:
+    return unicodedata.category(chr(code))[0] not in "CZ"  # controls, private, surrogates; separators
+
+
+def _ranges(text: str) -> set[int]:
+    def ends(part: str) -> Iterable[int]:
+        low, dash, high = part.strip().partition("-")
+        return range(int(low, 16), int(high if dash else low, 16) + 1)
+
+    try:
+        return {code for part in text.split(",") for code in ends(part)}
+    except ValueError:
+        raise ValueError(
+            f'characters must be ranges of hexadecimal code points such as "4E00-9FA5", got {text!r}.'
+        ) from None

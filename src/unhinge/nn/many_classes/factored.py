@@ -1,0 +1,222 @@
+r"""C rows that all move at every step of SGD, kept so that a step writes only those of the batch.
+
+For a loss of three numbers with derivatives :math:`a_i, b_i, c_i` by :math:`z_{y_i}`, :math:`S_i`, :math:`R_i`, one
+step of SGD with decay :math:`\lambda` is  [eq: three-numbers-step]
+
+.. math:: W \leftarrow W E + \mathbf 1 d^\top - \eta\sum_i a_i e_{y_i} h_i^\top, \qquad
+    E = (1 - \eta\lambda) I - 2\eta\sum_i c_i h_i h_i^\top,\quad d = -\eta\sum_i b_i h_i.
+
+The rows are kept as :math:`W = VU + \mathbf 1\omega^\top`. The first two terms then change U (p by p) and
+:math:`\omega` only, and the last one the rows of the batch in V. The sum :math:`\bar w` of the rows and their Gram
+matrix :math:`G = W^\top W`, which the loss asks for, follow in :math:`O(p^3 + Bp^2)`. Nothing depends on C.
+
+**Precision.** U, :math:`\omega`, :math:`\bar w` and G are float64 whatever the rows are. A row is rounded when it is
+stored, and the sums are changed by what was really stored: they stay those of the stored rows, for ever.
+
+**Folding.** A stored entry of V is off by its rounding, and U multiplies that: the row is off by
+:math:`\epsilon\,|v|\,|U|` where a dense row would be off by :math:`\epsilon\,|w|`. Where, for the rows of the batch,
+the ratio of the two (the componentwise condition number of the product) exceeds a quarter of the digits of V (64 for
+float32, 8192 for float64), or U leaves the range of floats, U and :math:`\omega` are multiplied into V, in
+:math:`O(Cp^2)`, U becomes the identity, and the sums are taken anew from the rows. How often: U turns from the
+identity at the rate :math:`2\eta c\|h\|^2` per step, and for the Taylor softmax and the Z-loss :math:`c` is of the
+order of 1/C. So the more classes, the rarer, and the mean cost per step stays flat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from unhinge.nn.many_classes.shards import Shards
+
+__all__ = ["FactoredRows", "Pull"]
+
+BLOCK = 1 << 14  # rows per block wherever all of them are visited: bounds the extra memory
+RANGE = 1e12  # entries of U beyond this or below its inverse leave V too little room in float32
+
+
+class Pull(NamedTuple):
+    """What one or more backward passes ask of the rows: one entry per example."""
+
+    labels: Tensor  # (n,) int64
+    features: Tensor  # (n, p) float64
+    by_own: Tensor  # (n,) the derivatives a,
+    by_total: Tensor  # (n,) b
+    by_squares: Tensor  # (n,) and c of the objective
+
+
+class FactoredRows(nn.Module):
+    r"""The weight :math:`W = VU + \mathbf 1\omega^\top` of a classifier under exact SGD.
+
+    Arguments:
+        rows: The rows to start from that this process owns.
+        quadratic: Whether the loss depends on the sum of squares. If not, U is one number, there is no Gram matrix, and
+            a step costs :math:`O(Bp)`.
+        shards: Which rows of how many these are.
+
+    Example:
+        >>> store = FactoredRows(torch.eye(3), quadratic=True, shards=Shards(3))
+        >>> h = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+        >>> one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        >>> store.step(Pull(torch.tensor([2]), h, -one, zero, zero), lr=0.5, weight_decay=0.0)
+        >>> store.rows(torch.tensor([2]))
+        tensor([[0.5000, 0.0000, 1.0000]], dtype=torch.float64)
+    """
+
+    own: Tensor  # (C, p) V, in the dtype of the rows; of a sharded head the rows of this process
+    mix: Tensor  # (p, p) U, or () for a loss that is linear in the logits
+    common: Tensor  # (p,) omega
+    total: Tensor  # (p,) the sum of all rows
+    gram: Tensor  # (p, p) the sum of w w^T, or () unused
+    folds: Tensor  # () how often U was multiplied into V
+
+    def __init__(self, rows: Tensor, *, quadratic: bool, shards: Shards) -> None:
+        super().__init__()
+        dim = rows.shape[1]
+        wide = torch.ones((), dtype=torch.float64, device=rows.device)
+        self.quadratic = quadratic
+        self.shards = shards
+        self.register_buffer("own", rows)
+        self.register_buffer("mix", wide.expand(dim).diag() if quadratic else wide.clone())
+        self.register_buffer("common", wide.new_zeros(dim))
+        self.register_buffer("total", wide.new_zeros(dim))
+        self.register_buffer("gram", wide.new_zeros((dim, dim) if quadratic else ()))
+        self.register_buffer("folds", torch.zeros((), dtype=torch.int64, device=rows.device))
+        self.recount()
+
+    @property
+    def shape(self) -> torch.Size:
+        """Classes of this process, and dimension."""
+        return self.own.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the stored rows."""
+        return self.own.dtype
+
+    def rows(self, index: Tensor) -> Tensor:
+        r"""The rows of the classes `index` :math:`(*)` of this process, float64, shape :math:`(*, p)`."""
+        return self._mixed(self.own[index].double(), self.mix) + self.common
+
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, Tensor]]:
+        """All rows of this process in their own dtype, `size` at a time, each block with the number of its first."""
+        for start in range(0, len(self.own), size):
+            block = self._mixed(self.own[start : start + size].double(), self.mix) + self.common
+            yield start, block.to(self.own.dtype)
+
+    def gathered(self, labels: Tensor) -> Tensor:
+        r"""The rows of `labels` :math:`(n)`, whoever owns them, float64: :math:`O(Bp)` of traffic."""
+        asked, here = self.shards.gather(labels)
+        mine = self.shards.mine(asked)
+        found = self.total.new_zeros(len(asked), self.own.shape[1])
+        found[mine] = self.rows(asked[mine] - self.shards.start)
+        return self.shards.sum(found)[here]
+
+    @torch.no_grad()
+    def step(self, pull: Pull, lr: float, weight_decay: float) -> None:
+        r"""One step of SGD with the gradient of `pull`, for which all processes have to call this together."""
+        h = pull.features
+        if not all(bool(part.isfinite().all()) for part in pull[1:]):
+            raise ValueError(
+                "the gradients of this step hold NaN or infinity, and every row would take them on. Nothing was "
+                "changed: leave out the batch (head.zero_grad()) and lower the rate."
+            )
+        kept = 1 - lr * weight_decay
+        shift = -lr * (pull.by_total @ h)
+        if self.quadratic:
+            turn = torch.diag(torch.full_like(self.total, kept))
+            turn.addmm_(h.T, pull.by_squares[:, None] * h, alpha=-2 * lr)
+        else:
+            turn = torch.full_like(self.mix, kept)
+        mix = self._mixed(self.mix, turn)
+        common = self._mixed(self.common, turn) + shift
+        moved = self._mixed(self.total, turn)
+        gram = turn @ self.gram @ turn + _both(moved, shift) if self.quadratic else self.gram
+        if self.quadratic:
+            gram += self.shards.num_classes * torch.outer(shift, shift)
+        total = moved + self.shards.num_classes * shift
+
+        mine = self.shards.mine(pull.labels)
+        touched, place = torch.unique(pull.labels[mine] - self.shards.start, return_inverse=True)
+        pushed = torch.zeros(len(touched), h.shape[1], dtype=h.dtype, device=h.device)
+        pushed.index_add_(0, place, -lr * pull.by_own[mine, None] * h[mine])
+        before = self.own[touched].double()
+        after = (before + self._unmixed(pushed, mix)).to(self.own.dtype)
+        self.mix.copy_(mix)
+        self.common.copy_(common)
+        if self.shards.any(self._ill_conditioned(before, after, pushed)):
+            self.fold()
+            before = self.own[touched].double()
+            after = (before + pushed).to(self.own.dtype)
+        else:
+            self.total.copy_(total)
+            self.gram.copy_(gram)
+        # What the rows really moved by, rounding included: so the sums never part from the rows.
+        change = self._mixed(after.double() - before, self.mix)
+        rows = self._mixed(before, self.mix) + self.common
+        self.total += self.shards.sum(change.sum(0))
+        if self.quadratic:
+            cross = rows.T @ change
+            self.gram += self.shards.sum(cross + cross.T + change.T @ change)
+        self.own.index_copy_(0, touched, after)
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Multiply U and omega into the rows, and take the sums anew."""
+        for start, block in self.blocks():
+            self.own[start : start + len(block)] = block
+        self.common.zero_()
+        self.mix.copy_(torch.eye(len(self.mix)) if self.quadratic else torch.ones(()))
+        self.folds += 1
+        self.recount()
+
+    @torch.no_grad()
+    def recount(self) -> None:
+        """The sum of the rows and their Gram matrix, from the rows."""
+        total, gram = torch.zeros_like(self.total), torch.zeros_like(self.gram)
+        for start in range(0, len(self.own), BLOCK):
+            block = self._mixed(self.own[start : start + BLOCK].double(), self.mix) + self.common
+            total += block.sum(0)
+            if self.quadratic:
+                gram += block.T @ block
+        self.total.copy_(self.shards.sum(total))
+        self.gram.copy_(self.shards.sum(gram))
+
+    def _mixed(self, rows: Tensor, mix: Tensor) -> Tensor:
+        return rows @ mix if self.quadratic else rows * mix
+
+    def _unmixed(self, rows: Tensor, mix: Tensor) -> Tensor:
+        """x with x U = rows; infinite or wild where U is singular, which counts as ill-conditioned."""
+        if not self.quadratic:
+            return rows / mix
+        found, info = torch.linalg.solve_ex(mix, rows, left=False)
+        return found if int(info) == 0 else torch.full_like(rows, torch.inf)
+
+    def _ill_conditioned(self, before: Tensor, after: Tensor, pushed: Tensor) -> bool:
+        r"""Whether storing these rows as V would cost more digits than they can spare; see above."""
+        largest = self.mix.abs().amax()
+        if not bool(1 / RANGE < largest < RANGE):
+            return True
+        if after.numel() == 0:
+            return False
+        digits = torch.finfo(self.own.dtype).eps
+        rounded = self._mixed(after.double().abs(), self.mix.abs()).amax()
+        needed = torch.maximum((self._mixed(before, self.mix) + self.common).abs().amax(), pushed.abs().amax())
+        return not bool(rounded <= digits**-0.25 * needed)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        dtype, wide = self.own.dtype, (self.mix, self.common, self.total, self.gram)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        # `.half()` is for the rows: in half precision U would change all of them.
+        self.mix, self.common, self.total, self.gram = (x.to(self.own.device) for x in wide)
+        if self.own.dtype != dtype:
+            self.recount()
+        return self
+
+
+def _both(u: Tensor, v: Tensor) -> Tensor:
+    outer = torch.outer(u, v)
+    return outer + outer.T

@@ -1,0 +1,350 @@
+r"""The head: a loss and an optimizer in one, because its gradient has a C-by-p shape that is never formed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from unhinge.nn.contract import check_reduction
+from unhinge.nn.many_classes.factored import FactoredRows, Pull
+from unhinge.nn.many_classes.rules import head_loss
+from unhinge.nn.many_classes.shards import Shards
+from unhinge.nn.precision import full_precision
+from unhinge.nn.reduction import reduce_loss
+from unhinge.nn.search import Nearest, nearest_prototype
+from unhinge.nn.three_numbers import Rule
+
+__all__ = ["ManyClassHead"]
+
+
+class ManyClassHead(nn.Module):
+    r"""A linear classifier with its own exact SGD, at a cost per step that does not depend on the number of classes.
+
+    Equal to ``nn.Linear(in_features, num_classes, bias=bias)`` under the loss from logits and
+    ``torch.optim.SGD(lr, weight_decay=weight_decay)``, up to rounding  [eq: three-numbers-step]. Call
+    ``loss = head(features, target)``, ``loss.backward()`` and ``head.step(lr)``. The gradient flows on into the
+    features; several backward passes before a step add up. A step costs :math:`O(Bp^2 + p^3)` for a batch of B (for the
+    unhinged loss :math:`O(Bp)`), after Vincent, de Brébisson and Bouthillier (arXiv 1412.7091, 1606.08061).
+
+    **Which loss.** With the unhinged loss the classes cannot be told apart where they look alike: any balanced
+    prototypes minimise it. ``"taylor_softmax"`` is the one to start with; ``"z"`` (arXiv 1604.08859),
+    ``"spherical_softmax"`` and ``"squared"`` are the others of the family.
+
+    Arguments:
+        in_features: Dimension :math:`p` of the features.
+        num_classes: :math:`C`.
+        loss: ``"unhinged"``, ``"taylor_softmax"``, ``"z"``, ``"squared"``, ``"spherical_softmax"``, or a function
+            ``f(own, total, squares, num_classes)`` of the true logits, the sums of the logits and the sums of their
+            squares, each :math:`(n)` and float64, that returns the losses :math:`(n)`. It is differentiated by
+            autograd.
+        weight_decay: :math:`\lambda \ge 0`, as in ``torch.optim.SGD``.
+        momentum: Has to be 0. With momentum a row that is not in the batch moves by a product of matrices, one per step
+            since it was last seen, and they have no short form.
+        bias: Whether there is a bias per class. It is decayed as the weight is, which is what SGD does to a Linear.
+        gamma: Of ``"unhinged"``; ``None`` means :math:`1/(C-1)`.
+        slope, offset: Of ``"z"``; ``None`` means those of :class:`~unhinge.nn.ZLoss`.
+        epsilon: Of ``"spherical_softmax"``; ``None`` means that of :class:`~unhinge.nn.SphericalSoftmaxLoss`.
+        weight: The rows to start from, shape :math:`(C, p)`; ``None`` draws them as ``nn.Linear`` does. The bias starts
+            from 0 then, and from a draw as in ``nn.Linear`` otherwise.
+        generator: Draws the start; ``None`` uses torch's global generator.
+        process_group: Splits the rows over the processes of a ``torch.distributed`` group. Each process passes its own
+            examples, and all call ``forward`` and ``step`` together. The step follows the mean of their objectives, as
+            in DistributedDataParallel.
+        device, dtype: Of the rows, as in ``nn.Linear``. What is p by p is float64 whatever they are.
+
+    Example:
+        >>> head = ManyClassHead(3, 100_000, "taylor_softmax", generator=torch.Generator().manual_seed(0))
+        >>> features, target = torch.ones(2, 3, requires_grad=True), torch.tensor([7, 70_000])
+        >>> for _ in range(3):
+        ...     loss = head(features, target)
+        ...     loss.backward()
+        ...     head.step(lr=0.5)
+        >>> features.grad.shape, head.rows(target).shape
+        (torch.Size([2, 3]), torch.Size([2, 3]))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        loss: str | Rule = "unhinged",
+        *,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        bias: bool = False,
+        gamma: float | None = None,
+        slope: float | None = None,
+        offset: float | None = None,
+        epsilon: float | None = None,
+        weight: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if in_features < 1 or num_classes < 1:
+            raise ValueError(f"in_features and num_classes must be at least 1, got {in_features} and {num_classes}.")
+        if not 0 <= weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay}.")
+        if momentum != 0:
+            raise ValueError(
+                f"momentum is not supported, got {momentum}: a row would need the product of all steps since it was "
+                "last seen. Use momentum=0 here; the network in front may have its own optimizer."
+            )
+        self.in_features = in_features
+        self.out_features = num_classes
+        self.weight_decay = weight_decay
+        self.with_bias = bias
+        self.loss = head_loss(loss, num_classes, gamma=gamma, slope=slope, offset=offset, epsilon=epsilon)
+        shards = Shards(num_classes, process_group)
+        if weight is None:
+            rows = _drawn(in_features, bias, shards, generator, device, dtype)
+        elif weight.shape != (num_classes, in_features):
+            raise ValueError(
+                f"weight must have shape ({num_classes}, {in_features}), one row per class, got {tuple(weight.shape)}."
+            )
+        else:
+            rows = weight.detach()[shards.start : shards.stop].to(device=device, dtype=dtype, copy=True)
+            rows = F.pad(rows, (0, 1)) if bias else rows
+        self.store = FactoredRows(rows, quadratic=self.loss.quadratic, shards=shards)
+        self._pending: list[Pull] = []  # of each backward pass since the last step
+
+    @property
+    def num_classes(self) -> int:
+        return self.out_features
+
+    @property
+    def weight_sum(self) -> Tensor:
+        r"""The sum of all rows, shape :math:`(p)`, at no cost."""
+        return self.store.total[: self.in_features].to(self.store.own.dtype)
+
+    def forward(self, features: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+        r"""The loss of `features` :math:`(*, p)` with labels `target` :math:`(*)`, without logits.
+
+        For class weights, take ``reduction="none"`` and weigh the losses: the step follows whatever is differentiated.
+        """
+        check_reduction(reduction)
+        losses = self._losses(features, target, self._receive)
+        result = reduce_loss(losses, reduction, losses.numel())
+        return result.to(torch.promote_types(features.dtype, self.store.own.dtype))
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """One step of SGD with the gradients of all backward passes since the last; nothing if there were none."""
+        if not 0 <= lr < math.inf:
+            raise ValueError(f"lr must be finite and not negative, got {lr}.")
+        shards = self.store.shards
+        if not shards.any(bool(self._pending)):
+            return
+        nothing = self.store.total.new_zeros(0)
+        empty = Pull(nothing.long(), nothing.new_zeros(0, len(self.store.total)), nothing, nothing, nothing)
+        parts = [torch.cat(part) for part in zip(empty, *self._pending, strict=True)]
+        self._pending.clear()
+        pull = Pull(*(shards.gather(part)[0] for part in parts))
+        self.store.step(Pull(*pull[:2], *(by / shards.size for by in pull[2:])), lr, self.weight_decay)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the backward passes since the last step."""
+        super().zero_grad(set_to_none)
+        self._pending.clear()
+
+    @torch.no_grad()
+    def rows(self, target: Tensor) -> Tensor:
+        r"""The weight of the classes `target` :math:`(*)`, shape :math:`(*, p)`."""
+        return self._looked_up(target)[..., : self.in_features]
+
+    @torch.no_grad()
+    def biases(self, target: Tensor) -> Tensor:
+        r"""The bias of the classes `target` :math:`(*)`, shape :math:`(*)`; zero for a head without."""
+        if not self.with_bias:
+            return torch.zeros(target.shape, dtype=self.store.own.dtype, device=self.store.own.device)
+        return self._looked_up(target)[..., -1]
+
+    @torch.no_grad()
+    def dense(self) -> Tensor:
+        r"""The whole weight, shape :math:`(C, p)`: a copy, for evaluation or export."""
+        return self._whole()[:, : self.in_features]
+
+    @torch.no_grad()
+    def linear(self) -> nn.Linear:
+        """The classifier as an ``nn.Linear``, a copy: to go on with another loss, or to export."""
+        whole = self._whole()
+        made = nn.Linear(
+            self.in_features, self.num_classes, bias=self.with_bias, device=whole.device, dtype=whole.dtype
+        )
+        made.weight.copy_(whole[:, : self.in_features])
+        if self.with_bias:
+            made.bias.copy_(whole[:, -1])
+        return made
+
+    def logits(self, features: Tensor) -> Tensor:
+        r"""The scores of all classes, shape :math:`(*, C)`; for many classes use :meth:`predict`."""
+        return F.linear(self._extended(features), self._whole())
+
+    def log_prob(self, features: Tensor, target: Tensor) -> Tensor:
+        r"""The logarithm of the probability of `target` :math:`(*)`, shape :math:`(*)`, without logits.
+
+        For the Taylor and the spherical softmax; the other losses are not those of a probability.
+        """
+        if not self.loss.is_probability:
+            raise ValueError(
+                f"the loss {self.loss.name!r} is not that of a probability. "
+                'Use loss="taylor_softmax" or loss="spherical_softmax".'
+            )
+        losses = self._losses(features, target, None)
+        return -losses.to(torch.promote_types(features.dtype, self.store.own.dtype))
+
+    @torch.no_grad()
+    def predict(self, features: Tensor, k: int = 1) -> Nearest:
+        r"""The `k` classes with the largest logits, best first: ``scores`` and ``classes``, both :math:`(*, k)`.
+
+        Exact, through :func:`~unhinge.nn.nearest_prototype`: the rows are made block by block, and neither they nor the
+        logits of all classes are ever in memory.
+        """
+        queries = self._extended(features)
+        shards = self.store.shards
+        if not 1 <= k <= self.num_classes:
+            raise ValueError(f"k must lie between 1 and the number of classes {self.num_classes}, got {k}.")
+        if shards.group is None:
+            return nearest_prototype(queries, self.store, k)
+        asked, here = shards.gather(queries.reshape(-1, queries.shape[-1]))
+        count = len(self.store.own)
+        scores = asked.new_full((len(asked), k), -torch.inf)
+        classes = torch.full((len(asked), k), self.num_classes)
+        if count:
+            near = nearest_prototype(asked, self.store, min(k, count))
+            scores[:, : near.scores.shape[1]] = near.scores
+            classes[:, : near.scores.shape[1]] = near.classes + shards.start
+        # (ranks, n, k) to (n, ranks * k): candidates of lower ranks are lower classes, so a stable sort keeps ties.
+        every = [shards.gather(part[None])[0].movedim(0, 1).flatten(1) for part in (scores, classes)]
+        best = every[0].sort(dim=1, descending=True, stable=True).indices[:, :k]
+        shape = (*features.shape[:-1], k)
+        return Nearest(*(part.gather(1, best)[here].reshape(shape) for part in every))
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, loss={self.loss.name!r}, "
+            f"weight_decay={self.weight_decay:g}, bias={self.with_bias}"
+        )
+
+    def _losses(
+        self, features: Tensor, target: Tensor, receive: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None] | None
+    ) -> Tensor:
+        """The loss of each example, float64."""
+        if features.ndim == 0 or features.shape[-1] != self.in_features or target.shape != features.shape[:-1]:
+            raise ValueError(
+                f"features must have shape (..., {self.in_features}) and target the same without the last axis, "
+                f"got {tuple(features.shape)} and {tuple(target.shape)}."
+            )
+        if not features.is_floating_point():
+            raise ValueError(f"features must have a floating dtype, got {features.dtype}.")
+        labels = self._checked(target)
+        with full_precision(features.device):
+            wide = self._extended(features.double())
+            # The rows are no inputs of autograd; a scalar that wants a gradient keeps the graph for frozen features.
+            learning = receive is not None and torch.is_grad_enabled()
+            switch = torch.zeros((), device=features.device, requires_grad=learning)
+            rows = self.store.gathered(labels.reshape(-1)).view(wide.shape)
+            own, total, squares = _ThreeNumbers.apply(  # type: ignore[no-untyped-call]
+                wide, rows, self.store.total, self.store.gram, labels, receive, switch
+            )
+            losses = self.loss.rule(own, total, squares, self.num_classes)
+        if losses.shape != own.shape:
+            raise ValueError(
+                f"the loss function must return one loss per example, shape {tuple(own.shape)}, "
+                f"got {tuple(losses.shape)}."
+            )
+        return losses
+
+    def _receive(self, labels: Tensor, features: Tensor, *by: Tensor) -> None:
+        flat = (part.detach().reshape(-1).double() for part in by)
+        self._pending.append(Pull(labels.reshape(-1), features.reshape(-1, features.shape[-1]), *flat))
+
+    def _extended(self, features: Tensor) -> Tensor:
+        """A bias is the weight of a last feature that is always 1."""
+        return F.pad(features, (0, 1), value=1.0) if self.with_bias else features
+
+    def _looked_up(self, target: Tensor) -> Tensor:
+        labels = self._checked(target)
+        return self.store.gathered(labels.reshape(-1)).view(*labels.shape, -1).to(self.store.own.dtype)
+
+    def _whole(self) -> Tensor:
+        blocks = [block for _, block in self.store.blocks()] or [self.store.own]
+        return self.store.shards.gather(torch.cat(blocks))[0]
+
+    def _checked(self, target: Tensor) -> Tensor:
+        if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+            raise ValueError(f"target must hold class indices in an integer dtype, got {target.dtype}.")
+        labels = target.to(torch.int64)
+        if labels.numel():
+            low, high = (int(end) for end in labels.aminmax())
+            if low < 0 or high >= self.num_classes:
+                raise ValueError(f"labels must lie in 0 .. {self.num_classes - 1}, got values from {low} to {high}.")
+        return labels
+
+
+class _ThreeNumbers(torch.autograd.Function):
+    r"""The true logit, the sum of all and the sum of their squares, and word to the head of what moves its rows.
+
+    The gradient of the features is :math:`a w_y + b\bar w + 2c\,Gh`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        rows: Tensor,
+        total: Tensor,
+        gram: Tensor,
+        labels: Tensor,
+        receive: Callable[..., None] | None,
+        switch: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        turned = features @ gram if gram.ndim else torch.zeros_like(features)
+        # A copy of the sum: a step between forward and backward may change the buffer.
+        ctx.save_for_backward(features, rows, total.clone(), turned, labels)
+        ctx.receive = receive
+        return (features * rows).sum(-1), features @ total, (features * turned).sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *by: Tensor) -> tuple[Tensor | None, ...]:
+        features, rows, total, turned, labels = ctx.saved_tensors
+        if ctx.receive is not None:
+            ctx.receive(labels, features, *by)
+        back = None
+        if ctx.needs_input_grad[0]:
+            by_own, by_total, by_squares = (part[..., None] for part in by)
+            back = by_own * rows + by_total * total + 2 * by_squares * turned
+        return back, None, None, None, None, None, by[0].new_zeros(())
+
+
+def _drawn(
+    in_features: int,
+    bias: bool,
+    shards: Shards,
+    generator: torch.Generator | None,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    """The rows of this process as ``nn.Linear`` draws them. All processes draw alike, whatever their number."""
+    bound = 1 / math.sqrt(in_features)
+    drawn_on = device if generator is None else generator.device
+    width = in_features + bias
+    kept = torch.empty(shards.stop - shards.start, width, dtype=dtype, device=drawn_on)
+    # In blocks, so that a process that owns a tenth of the rows does not need memory for all of them.
+    for first in range(0, shards.num_classes, 1 << 14):
+        count = min(1 << 14, shards.num_classes - first)
+        block = torch.empty(count, width, dtype=dtype, device=drawn_on).uniform_(-bound, bound, generator=generator)
+        low, high = max(first, shards.start), min(first + count, shards.stop)
+        if low < high:
+            kept[low - shards.start : high - shards.start] = block[low - first : high - first]
+    return kept.to(device=device)

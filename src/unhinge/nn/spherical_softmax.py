@@ -1,0 +1,63 @@
+r"""The spherical softmax: squares in the place of exponentials  [eq: spherical-softmax]."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from unhinge.nn.three_numbers import loss_from_logits
+
+__all__ = ["check_offset_of_squares", "spherical_softmax_loss", "spherical_softmax_rule"]
+
+
+def spherical_softmax_rule(
+    own: Tensor, total: Tensor, squares: Tensor, num_classes: int, epsilon: float = 1.0
+) -> Tensor:
+    r"""The loss from three numbers, :math:`\log(R + C\varepsilon) - \log(z_y^2 + \varepsilon)`; the sum is not needed.
+
+    Example:
+        >>> spherical_softmax_rule(torch.tensor(2.0), torch.tensor(2.0), torch.tensor(4.0), 2)  # logits 2 and 0
+        tensor(0.1823)
+    """
+    return torch.log(squares.clamp_min(0) + num_classes * epsilon) - torch.log(own.square() + epsilon)
+
+
+def spherical_softmax_loss(
+    logits: Tensor,
+    target: Tensor,
+    epsilon: float = 1.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    dim: int | None = None,
+) -> Tensor:
+    r"""The negative log-likelihood of the spherical softmax, called as :func:`torch.nn.functional.cross_entropy` is.
+
+    .. math:: \ell(z, y) = -\log\frac{z_y^2 + \varepsilon}{\sum_c (z_c^2 + \varepsilon)}
+
+    A class is likely if its logit is far from zero, on either side. The Taylor softmax is the same with :math:`z + 1`
+    for :math:`z` and :math:`\varepsilon = 1`. From de Brébisson and Vincent (arXiv 1511.05042).
+
+    Arguments:
+        logits, target: As in :func:`~unhinge.nn.functional.unhinged_loss`; `target` may hold probabilities.
+        epsilon: :math:`\varepsilon > 0`. It sets the scale of the logits: multiplying them by s and it by s squared
+            changes nothing.
+        weight, ignore_index, reduction, label_smoothing, dim: As in :func:`~unhinge.nn.functional.unhinged_loss`.
+
+    Example:
+        >>> spherical_softmax_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))  # -log(5/6)
+        tensor(0.1823)
+    """
+    check_offset_of_squares(epsilon)
+    rule = partial(spherical_softmax_rule, epsilon=epsilon)
+    return loss_from_logits(rule, logits, target, weight, ignore_index, reduction, label_smoothing, dim=dim)
+
+
+def check_offset_of_squares(epsilon: float) -> None:
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon must be positive and finite, got {epsilon}: it keeps the logarithm of 0 away.")

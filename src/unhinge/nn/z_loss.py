@@ -1,0 +1,83 @@
+r"""The Z-loss: how many standard deviations the true logit lies above the mean of all  [eq: z-loss]."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unhinge.nn.contract import class_axis
+from unhinge.nn.precision import outcome_dtype, widened
+from unhinge.nn.three_numbers import loss_from_logits
+
+__all__ = ["check_z", "z_loss", "z_rule"]
+
+# Added to the variance: where all logits are equal they have none, and the loss would be 0/0 there. It is far below
+# the variance of any logits that say something, and a float32 square root of it is still exact.
+NO_SPREAD = 1e-12
+
+
+def z_rule(
+    own: Tensor, total: Tensor, squares: Tensor, num_classes: int, slope: float = 1.0, offset: float = 10.0
+) -> Tensor:
+    r"""The loss from three numbers, with :math:`\mu = S/C` and :math:`\varsigma^2 = R/C - \mu^2`.
+
+    Example:
+        >>> z_rule(torch.tensor(2.0), torch.tensor(2.0), torch.tensor(4.0), 2, slope=1.0, offset=1.0)  # u = 1
+        tensor(0.6931)
+    """
+    mean = total / num_classes
+    variance = (squares / num_classes - mean.square()).clamp_min(0) + NO_SPREAD
+    score = (own - mean) * torch.rsqrt(variance)
+    return F.softplus(slope * (offset - score)) / slope
+
+
+def z_loss(
+    logits: Tensor,
+    target: Tensor,
+    slope: float = 1.0,
+    offset: float = 10.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    dim: int | None = None,
+) -> Tensor:
+    r"""The Z-loss of de Brébisson and Vincent (arXiv 1604.08859), called as ``F.cross_entropy`` is.
+
+    .. math:: \ell(z, y) = \frac1a\,\mathrm{softplus}\big(a(b - u)\big),\qquad u = \frac{z_y - \mu}{\varsigma},
+
+    with :math:`\mu` and :math:`\varsigma^2` the mean and the variance of the logits over the classes. Shifting or
+    scaling all logits changes nothing: like the rank of the true class, the loss asks how far it stands out. It is not
+    a probability. Where all logits are equal it has no direction; start from weights that are not zero.
+
+    Arguments:
+        logits, target: As in :func:`~unhinge.nn.functional.unhinged_loss`. Probabilities give the expected loss.
+        slope: :math:`a > 0`, how sharply the loss bends at the offset.
+        offset: :math:`b`, the score that is enough. No score exceeds :math:`\sqrt{C-1}`, so for few classes take less.
+        weight, ignore_index, reduction, label_smoothing, dim: As in :func:`~unhinge.nn.functional.unhinged_loss`.
+
+    Example:
+        >>> z_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), slope=1.0, offset=1.0)  # u = 1
+        tensor(0.6931)
+    """
+    check_z(slope, offset)
+    axis = class_axis(logits, target, weight, dim)
+    # The loss does not see a common shift, and without one the variance does not cancel: 1e4 + z is as good as z.
+    z = logits.to(widened(logits.dtype))
+    centered = z - z.mean(axis, keepdim=True)
+    rule = partial(z_rule, slope=slope, offset=offset)
+    result = loss_from_logits(rule, centered, target, weight, ignore_index, reduction, label_smoothing, dim=axis)
+    given = torch.promote_types(logits.dtype, target.dtype) if target.is_floating_point() else logits.dtype
+    return result.to(outcome_dtype(given, logits.device))
+
+
+def check_z(slope: float, offset: float) -> None:
+    if not 0 < slope < math.inf:
+        raise ValueError(f"slope must be positive and finite, got {slope}.")
+    if not math.isfinite(offset):
+        raise ValueError(f"offset must be finite, got {offset}.")

@@ -1,0 +1,135 @@
+"""Characters in typefaces: what is a class, what is left out, and what is held out."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fontTools.ttLib import TTFont
+from PIL import Image, ImageDraw, ImageFont
+
+from unhinge.data import DataError, load
+from unhinge.data.glyphs import font_faces, glyphs
+
+FACES = font_faces()
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return load("glyphs")
+
+
+def test_the_twelve_faces_of_dejavu_and_the_upright_ones_held_out():
+    assert len(FACES) == 12
+    assert {face.path.stem for face in FACES if face.held_out} == {"DejaVuSans", "DejaVuSansMono", "DejaVuSerif"}
+    for face in FACES:
+        assert face.sha256 == hashlib.sha256(face.path.read_bytes()).hexdigest()
+        assert face.sha256 in str(face)
+
+
+def test_every_class_is_in_every_face_once(whole):
+    assert whole.num_classes > 2000
+    assert len(whole.training) == 9 * whole.num_classes
+    assert torch.equal(whole.training.counts, torch.full((whole.num_classes,), 9))
+    assert torch.equal(whole.test.counts, torch.full((whole.num_classes,), 3))
+    assert not whole.training.mirrored
+
+
+def test_an_image_is_the_character_on_its_baseline(whole):
+    """Drawn here anew, one character in one face."""
+    face = next(face for face in FACES if face.path.stem == "DejaVuSerif")
+    canvas = Image.new("L", (24, 24))
+    font = ImageFont.truetype(str(face.path), 18, layout_engine=ImageFont.Layout.BASIC)
+    ImageDraw.Draw(canvas).text((12, 18), "g", fill=255, font=font, anchor="ms")
+    label = whole.classes.index("g")
+    position = [f.path.stem for f in FACES if f.held_out].index("DejaVuSerif")
+    found = whole.test.images[position * whole.num_classes + label, 0].numpy()
+    assert np.array_equal(found, np.asarray(canvas))
+
+
+def test_characters_that_look_alike_are_one_class(whole):
+    of = {character: name for name in whole.classes for character in name}
+    assert of["A"] == of["\N{GREEK CAPITAL LETTER ALPHA}"] == of["\N{CYRILLIC CAPITAL LETTER A}"]
+    assert of["A"] != of["B"]
+    assert of[","] != of["'"]  # the same stroke, at another height
+    assert sum(map(len, whole.classes)) == len(of)
+
+
+def test_no_image_is_empty_and_no_two_classes_are_the_same_in_most_faces(whole):
+    images = torch.cat([whole.training.images, whole.test.images]).view(12, whole.num_classes, -1)
+    assert (images.amax(2) > 0).all()
+    distinct = [len(torch.unique(face, dim=0)) for face in images]
+    assert min(distinct) > 0.96 * whole.num_classes
+
+
+def test_spaces_and_boxes_of_missing_glyphs_are_left_out(whole):
+    characters = set("".join(whole.classes))
+    assert not characters & {" ", "\N{NO-BREAK SPACE}", "\N{SOFT HYPHEN}", "\ufffe", "\ue000"}
+
+
+def test_a_character_that_one_face_lacks_is_no_class():
+    covered = [set(TTFont(face.path, lazy=True).getBestCmap()) for face in FACES]
+    some = set.union(*covered) - set.intersection(*covered)
+    assert some
+    characters = {ord(character) for name in glyphs().classes for character in name}
+    assert not characters & some
+    few = glyphs(fonts=[face.path for face in FACES[:4]])
+    more = {ord(character) for name in few.classes for character in name}
+    assert more & some
+    assert more <= set.intersection(*covered[:4])
+
+
+def test_own_fonts_come_from_files_and_folders_in_the_order_of_their_names(tmp_path):
+    for face in FACES[:3]:
+        shutil.copy(face.path, tmp_path)
+    (tmp_path / "notes.txt").write_text("not a font")
+    faces = font_faces([tmp_path, FACES[7].path])
+    assert [face.path.name for face in faces] == [face.path.name for face in (*FACES[:3], FACES[7])]
+    assert [face.held_out for face in faces] == [False, False, False, True]
+    splits = load("glyphs", fonts=[tmp_path, FACES[7].path], image_size=16)
+    assert splits.test.images.shape[1:] == (1, 16, 16)
+    assert len(splits.training) == 3 * len(splits.test)
+
+
+def test_drawing_again_gives_the_same_bytes():
+    first, second = (glyphs(characters="41-5A") for _ in range(2))
+    assert torch.equal(first.training.images, second.training.images)
+    assert first.classes == tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def test_training_faces_may_stay_undrawn():
+    splits = load("glyphs", train=False)
+    assert splits.train is None
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"fonts": ["nowhere.ttf"]}, "no font file or folder"),
+        ({"fonts": [str(FACES[0].path)]}, "at least 4 typefaces"),
+        ({"fonts": str(FACES[0].path)}, "must be a list"),
+        ({"fonts": [f"{FACES[0].path}#x"]}, "number of a face"),
+        ({"characters": "everything"}, "hexadecimal"),
+        ({"characters": "4E00-9FA5"}, "characters in common"),
+        ({"image_size": 4}, "at least 8"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(options, what):
+    with pytest.raises(ValueError, match=what):
+        glyphs(**options)
+
+
+def test_a_broken_font_is_an_error_that_names_it(tmp_path):
+    broken = tmp_path / "broken.ttf"
+    broken.write_bytes(Path(FACES[0].path).read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"broken\.ttf cannot be read as a font"):
+        glyphs(fonts=[broken, *(face.path for face in FACES[:3])])
+
+
+def test_fonts_are_for_glyphs_only():
+    with pytest.raises(ValueError, match="fonts are for glyphs"):
+        load("digits", fonts=["a.ttf"])
