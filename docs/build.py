@@ -27,6 +27,7 @@ from generators.pages import Pages  # noqa: E402
 SHOWN = {
     r"benchmarks/results/[\w.-]+\.md": "performance.md",
     r"results/small/README\.md": "reproduce/small.md",
+    r"results/small/earlier/README\.md": "reproduce/small-earlier.md",
     r"CHANGELOG\.md": "changelog.md",
 }
 OWN = {"_build", "_static", "generators", "__pycache__"}

@@ -33,7 +33,8 @@ def generate(pages: Pages, root: Path, cache: Path | None) -> None:
         pages.write(f"reproduce/{figure.id}.md", _figure(pages, figure, quick, root))
     for study in studies:
         pages.write(f"reproduce/{study.id}.md", _study(pages, study, root))
-    pages.write("reproduce/small.md", (root / "results" / "small" / "README.md").read_text(encoding="utf-8"))
+    for page, folder in (("small", "small"), ("small-earlier", "small/earlier")):
+        pages.write(f"reproduce/{page}.md", (root / "results" / folder / "README.md").read_text(encoding="utf-8"))
     pages.write("reproduce/index.md", _index(figures, studies, root))
 
 
@@ -74,7 +75,10 @@ def _index(figures: Sequence[Experiment], studies: Sequence[Study], root: Path) 
         "Single runs outside these tables: [measured at the small scale](small.md).",
         "",
     ]
-    for title, entries, extra in (("Numerical figures", figures, ()), ("Trained networks", studies, ("small",))):
+    for title, entries, extra in (
+        ("Numerical figures", figures, ()),
+        ("Trained networks", studies, ("small", "small-earlier")),
+    ):
         lines += ["```{toctree}", ":hidden:", f":caption: {title}", "", *(one.id for one in entries), *extra, "```", ""]
     return "\n".join(lines)
 
@@ -127,7 +131,7 @@ def _study(pages: Pages, study: Study, root: Path) -> str:
     if study.note:
         lines += [f":::{{note}}\n{cell(study.note)}\n:::", ""]
     if study.orderings:
-        lines += ["Orderings that are judged, by Welch's t-test over seeds:", ""]
+        lines += ["Orderings that are judged, by paired t-tests over seeds, corrected by Holm's method:", ""]
         whose = {True: "ours", False: "the paper's"}
         lines += [*dict.fromkeys(f"- {cell(one.statement)} ({whose[one.ours]})" for one in study.orderings), ""]
     lines += [*_command(study.id, "quick", "small --data-root data", "paper --data-root data"), ""]

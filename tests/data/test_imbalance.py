@@ -147,3 +147,23 @@ def test_noise_has_its_own_seed_and_leaves_the_images_alone():
 def test_a_rate_that_is_no_probability_is_refused(rate):
     with pytest.raises(ValueError, match="not a percentage"):
         with_label_noise(image_set([3, 3]), rate, seed=0)
+
+
+@given(st.sampled_from(["exp", "step"]), st.integers(1, 50), st.integers(50, 400), st.integers(2, 12))
+def test_the_largest_class_has_the_size_asked_for(kind, ratio, largest, classes):
+    counts = Imbalance(kind, ratio).counts([400] * classes, largest)
+    assert counts == Imbalance(kind, ratio).counts([largest] * classes)  # as if there were no more
+    assert counts[0] == largest
+
+
+@pytest.mark.parametrize("largest", [0, -1, 401])
+def test_a_largest_class_that_cannot_be_had_is_refused(largest):
+    with pytest.raises(ValueError, match="1 to 400"):
+        Imbalance("exp", 10).counts([400] * 3, largest)
+
+
+def test_fewer_images_are_a_part_of_more_and_without_imbalance_all_classes_are_alike():
+    images = image_set([60, 60, 60])
+    more, fewer = (imbalanced(images, "exp:4", seed=3, largest=n).indices.tolist() for n in (40, 20))
+    assert set(fewer) < set(more)
+    assert imbalanced(images, None, seed=3, largest=7).images.counts.tolist() == [7, 7, 7]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import data_makers as make
@@ -50,7 +51,7 @@ def test_the_same_command_again_returns_the_finished_run(trained):
     assert code == 0
     assert (out / "log.jsonl").read_bytes() == before
     found = json.loads(stdout)
-    assert Recipe.of(found["recipe"]) == Recipe(epochs=2, width=4)
+    assert Recipe.of(found["recipe"]) == Recipe(epochs=2, width=4, threads=torch.get_num_threads())
     assert found["stopped"] is None
     assert len(found["records"]) == 2
 
@@ -148,6 +149,9 @@ def test_another_loss_that_blows_up_is_not_given_the_advice_for_the_raw_one(tmp_
         (["--recipe", "missing.json"], "cannot read the recipe missing.json"),
         (["--recipe", "cifar10/pal", "--scale", "tiny"], "quick, small, paper"),
         (["--seed", "-1"], "seed must be a whole number"),
+        (["--threads", "0"], "threads must be a whole number of at least 1"),
+        (["--largest", "100000"], "it can have 1 to"),
+        (["--largest", "0"], "largest must be a whole number of at least 1"),
     ],
 )
 @pytest.mark.parametrize("dry", [True, False])

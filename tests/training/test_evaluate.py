@@ -13,7 +13,7 @@ from unhinge.data import ImageSet
 from unhinge.metrics import ood_metrics
 from unhinge.ood import CollapseDetector
 from unhinge.training import Material, Recipe, evaluate, fit
-from unhinge.training.checkpoint import CheckpointError, write_tensors
+from unhinge.training.checkpoint import CheckpointError, read_tensors, write_tensors
 from unhinge.training.evaluation import load_network
 
 RECIPE = Recipe(width=4, epochs=4, batch=32, lr=0.1)
@@ -147,3 +147,31 @@ def test_a_prior_asks_for_adjusted_decisions(trained, few):
     assert "adjusted" not in evaluate(trained.folder, material=few).numbers
     with pytest.raises(ValueError, match="prior must be"):
         evaluate(trained.folder, material=few, prior="uniform")
+
+
+def test_how_well_it_knows_its_own_images_is_told_by_class(trained, few):
+    numbers = evaluate(trained.folder, material=few).numbers
+    network = load_network(trained.folder, few.train)
+    with torch.no_grad():
+        right = network(few.train.normalize(few.train.images)).argmax(1) == few.train.labels
+        said = network(few.test.normalize(few.test.images)).argmax(1)
+    fitted = numbers["training"]
+    assert fitted["accuracy"] == pytest.approx(right.double().mean().item())
+    shares = [right[few.train.labels == c].double().mean().item() for c in range(10)]
+    assert fitted["class_accuracy"] == pytest.approx(shares)
+    assert fitted["interpolated"] == (min(shares) >= 0.99)
+    for c in range(10):
+        for d in range(10):
+            assert numbers["confusion"][c][d] == int(((few.test.labels == c) & (said == d)).sum())
+
+
+def test_the_logits_of_the_test_images_lie_beside_the_run(trained, few):
+    evaluate(trained.folder, material=few)
+    stored = read_tensors(trained.folder / "test_logits.safetensors")
+    network = load_network(trained.folder, few.train)
+    with torch.no_grad():
+        logits = network(few.test.normalize(few.test.images))
+    assert stored.tensors["logits"].dtype == torch.float16
+    again = stored.standing["times"] * stored.tensors["logits"].float()
+    torch.testing.assert_close(again, logits, rtol=1e-3, atol=1e-3)
+    assert torch.equal(stored.tensors["labels"], few.test.labels)

@@ -236,3 +236,19 @@ def test_training_on_the_same_recipe_twice_gives_the_same_bits(tmp_path, few):
 def test_images_may_be_fewer_than_a_batch(tmp_path, few):
     less = Material(few.train.subset(torch.arange(30)), few.test, None)
     assert fit(replace(TINY, batch=500), tmp_path, material=less).last["epoch"] == 2
+
+
+def test_test_images_are_looked_at_when_asked_and_at_the_end(tmp_path, few):
+    often = fit(replace(TINY, epochs=5), tmp_path / "often", material=few)
+    seldom = fit(replace(TINY, epochs=5, measure_every=2), tmp_path / "seldom", material=few)
+    assert [record["epoch"] for record in seldom.records if "test_accuracy" in record] == [2, 4, 5]
+    for one, other in zip(seldom.records, often.records, strict=True):
+        assert one == {name: other[name] for name in one}  # nothing else changes
+    best = read_tensors(tmp_path / "seldom" / "best.safetensors").standing["record"]
+    assert best["test_accuracy"] == max(r["test_accuracy"] for r in seldom.records if "test_accuracy" in r)
+
+
+def test_a_recipe_can_have_fewer_images():
+    counts = material_of(Recipe(imbalance="exp:10", largest=100)).train.counts
+    assert (counts[0], counts[-1]) == (100, 10)
+    assert material_of(Recipe(largest=20)).train.counts.tolist() == [20] * 10

@@ -130,3 +130,9 @@ def test_any_settings_make_a_recipe_or_a_recipe_error(settings):
     except RecipeError:
         return
     assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+def test_a_setting_left_at_its_default_does_not_change_the_name():
+    """So that runs keep their names when a later version adds a setting."""
+    assert Recipe(epochs=7).key == Recipe(epochs=7, threads=1, measure_every=1, largest=None).key
+    assert len({Recipe().key, Recipe(threads=2).key, Recipe(largest=5).key, Recipe(measure_every=2).key}) == 4

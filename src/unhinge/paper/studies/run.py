@@ -12,6 +12,8 @@ from unhinge.paper.studies.derived import extended
 from unhinge.paper.studies.follow import Task, follow, measured, read_run
 from unhinge.paper.studies.study import Study, StudyResult
 from unhinge.paper.studies.sweep import Engine, Failure, sweep
+from unhinge.paper.studies.tables import STUDIES
+from unhinge.paper.studies.verdicts import write_verdicts
 from unhinge.paper.studies.write import write_runs, write_study
 from unhinge.results.folders import writable
 
@@ -34,7 +36,8 @@ def reproduce_studies(
 ) -> list[StudyResult]:
     """Run what is missing, and write each study's table and figure into its own folder of `out`.
 
-    Besides, runs.csv has one line for every run there is, whichever study wanted it. All tables grow with each run.
+    Besides, runs.csv has one line for every run there is, whichever study wanted it, and verdicts.md one for every
+    ordering that is claimed. All tables grow with each run.
 
     Arguments:
         studies: What to reproduce.
@@ -87,6 +90,7 @@ def reproduce_studies(
     results = [result_of(number) for number in range(len(studies))]
     for result in results:
         write_study(result, folder)
+    write_verdicts(list(STUDIES.values()), folder)
     return results
 
 

@@ -79,6 +79,7 @@ def _described(one: Judgement) -> dict[str, Any]:
         "quantity": one.ordering.quantity,
         "column": one.column,
         "verdict": one.verdict,
+        "text": one.text,
         "difference": one.difference,
         "interval": None if one.low is None else [one.low, one.high],
         "p_value": one.corrected,  # for the family of this study (Holm)

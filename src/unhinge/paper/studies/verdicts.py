@@ -1,0 +1,50 @@
+"""verdicts.md of a folder of results: each ordering that is claimed, with what became of it, in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unhinge.paper.studies.study import Study
+
+__all__ = ["write_verdicts"]
+
+HEAD = """# What became of each ordering
+
+Confirmed, not confirmed, undecided, or regime not reached (a network in the comparison does not fit every class of its
+training images to 99 %), with effect, 95 % interval, p-value (paired, corrected by Holm over its table) and seeds.
+"""
+
+
+def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
+    """One section for each study, also for those of which no run is there yet."""
+    lines = [HEAD]
+    for study in studies:
+        if not study.orderings:
+            continue
+        lines += [f"## {study.id}{f' ({study.label})' if study.label else ''}", ""]
+        judged = _read(folder / study.id / "recipe.json")
+        told = {one["statement"] for one in judged}
+        lines += [_line(one) for one in judged]
+        missing = dict.fromkeys(one.statement for one in study.orderings if one.statement not in told)
+        lines += [f"- {statement}: not run yet" for statement in missing]
+        lines.append("")
+    path = folder / "verdicts.md"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def _read(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["orderings"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [one for one in found if isinstance(one, dict) and "text" in one]
+
+
+def _line(one: Mapping[str, Any]) -> str:
+    decided = one["verdict"] in ("confirmed", "not confirmed")
+    verdict = f"**{one['verdict']}**" if decided else one["verdict"]
+    return f"- {one['statement']} ({one['column']}; claimed by {one['claimed_by']}): {verdict}; {one['text']}"

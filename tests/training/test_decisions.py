@@ -1,0 +1,62 @@
+"""Decisions that take the prior out, each by its definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from unhinge.nn import simplex_etf
+from unhinge.training import Recipe
+from unhinge.training.decisions import TAUS, adjusted_accuracies, posterior, radius_of
+
+COUNTS = torch.tensor([60, 30, 10])
+RADIUS = Recipe(loss="unhinged", head="pal", radius=4.0)
+
+
+@pytest.fixture
+def logits() -> torch.Tensor:
+    return 3 * torch.randn(50, 3, generator=torch.Generator().manual_seed(3))
+
+
+def test_a_posterior_comes_back_from_the_features_that_minimize_the_objective():
+    """The minimizer is r times the mean prototype; head_scale is the norm of a prototype."""
+    wanted = torch.tensor([[0.7, 0.2, 0.1], [0.0, 0.5, 0.5]], dtype=torch.float64)
+    frame = 2.5 * simplex_etf(3, 5).double()
+    features = 4.0 * wanted @ frame / 2.5
+    torch.testing.assert_close(posterior(features @ frame.T, 4.0, head_scale=2.5), wanted)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_cross_entropy_has_its_prior_taken_out_of_the_logarithms(logits, tau):
+    labels = torch.arange(50) % 3
+    found = adjusted_accuracies(logits, labels, COUNTS, Recipe())
+    right = 0
+    for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
+        scores = [z - tau * torch.tensor(share).log().item() for z, share in zip(row, (0.6, 0.3, 0.1), strict=True)]
+        right += scores.index(max(scores)) == label
+    assert found[f"{tau:g}"] == pytest.approx(right / 50)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_a_simplex_with_a_radius_has_its_posterior_divided(logits, tau):
+    labels = torch.arange(50) % 3
+    found = adjusted_accuracies(logits, labels, COUNTS, RADIUS)
+    right = 0
+    for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
+        shares = [(1 / 3 + 2 / 3 * z / 4.0) / share**tau for z, share in zip(row, (0.6, 0.3, 0.1), strict=True)]
+        right += shares.index(max(shares)) == label
+    assert found[f"{tau:g}"] == pytest.approx(right / 50)
+
+
+def test_without_a_radius_or_with_an_empty_class_there_is_nothing_to_adjust(logits):
+    labels = torch.zeros(50, dtype=torch.int64)
+    for recipe in (Recipe(loss="unhinged", head="pal"), Recipe(loss="unhinged", head="fnpal"), Recipe(loss="mse")):
+        assert adjusted_accuracies(logits, labels, COUNTS, recipe) is None
+    assert adjusted_accuracies(logits, labels, torch.tensor([1, 0, 1]), Recipe()) is None
+
+
+def test_a_penalty_is_a_radius():
+    penalized = Recipe(loss="unhinged", head="pal", feature_penalty=1e-3, batch=50, head_scale=2.0)
+    # the gradient of -(1 + gamma) w.h + (lambda b) |h|^2 at h = r w/|w| vanishes
+    assert radius_of(penalized, 3) == pytest.approx((1 + 1 / 2) * 2.0 / (2 * 1e-3 * 50))
+    assert radius_of(RADIUS, 3) == 4.0
