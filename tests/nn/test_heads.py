@@ -249,3 +249,18 @@ def test_prototypes_of_the_wrong_shape_are_refused():
 def test_one_class_is_refused():
     with pytest.raises(ValueError, match="num_classes"):
         ETFHead(4, 1)
+
+
+def test_a_head_that_normalizes_in_training_keeps_lengths_in_evaluation():
+    """T2FNorm: the same decision in both modes, and logits that grow with the feature when it is used."""
+    head = ETFHead(8, 4, normalize="training", generator=torch.Generator().manual_seed(0))
+    always = ETFHead(8, 4, normalize=True, weight=head.weight)
+    never = ETFHead(8, 4, weight=head.weight)
+    features = 7 * torch.randn(20, 8)
+    torch.testing.assert_close(head(features), always(features))
+    head.eval()
+    torch.testing.assert_close(head(features), never(features))
+    assert torch.equal(head(features).argmax(1), always(features).argmax(1))
+    assert "normalize=training" in repr(head)
+    with pytest.raises(ValueError, match='True, False or "training"'):
+        ETFHead(8, 4, normalize="sometimes")

@@ -241,7 +241,7 @@ def test_another_head_can_be_named_and_wrong_ones_are_refused():
         predict(network, [{"x": 1}])
     with pytest.raises(ValueError, match="empty"):
         predict(network, [])
-    with pytest.raises(ValueError, match="one row per label"):
+    with pytest.raises(ValueError, match="one per example"):
         predict(network, [(torch.randn(2, 3, 6), torch.tensor([0, 1]))])
 
 
@@ -274,7 +274,7 @@ def test_the_recommended_steps_reach_the_distance_and_one_less_does_not(counts: 
         distances.append((a - b).norm().item())
     assert distances[0] > 0.05 >= distances[1]
     assert advice.epochs == math.ceil(advice.steps * 5 / len(labels))
-    assert set(advice.reasons) == {"gamma", "decay", "lr", "class_weight", "epochs"}
+    assert set(advice.reasons) == {"gamma", "decay", "lr", "class_weight", "decision", "epochs"}
 
 
 def test_wrong_arguments_are_named():

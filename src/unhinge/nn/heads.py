@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unhinge.nn.angles import unit_rows
 from unhinge.nn.frames import simplex_etf
 
 __all__ = ["ETFHead"]
@@ -29,7 +30,9 @@ class ETFHead(nn.Module):
     Arguments:
         in_features: Dimension :math:`p` of the features.
         num_classes: :math:`C`, from 2 to :math:`p + 1` for an exact ETF.
-        normalize: Scale each feature to length 1. A zero feature stays zero, with a finite gradient.
+        normalize: Scale each feature to length 1. A zero feature stays zero, with a finite gradient. With
+            ``"training"``, in training mode only: the predicted class is the same in both modes, and in evaluation mode
+            the logits keep the length of the feature, by which unknown inputs are told (T2FNorm).
         scale: Length of the prototypes.
         trainable: Make `weight` a parameter.
         generator: Draws the rotation of the frame; ``None`` uses torch's global generator.
@@ -55,7 +58,7 @@ class ETFHead(nn.Module):
         self,
         in_features: int,
         num_classes: int,
-        normalize: bool = False,
+        normalize: bool | Literal["training"] = False,
         scale: float = 1.0,
         trainable: bool = False,
         generator: torch.Generator | None = None,
@@ -67,6 +70,8 @@ class ETFHead(nn.Module):
         super().__init__()
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive and finite, got {scale}. It is the length of the prototypes.")
+        if normalize not in (False, True, "training"):
+            raise ValueError(f'normalize must be True, False or "training", got {normalize!r}.')
         if weight is None:
             weight = simplex_etf(num_classes, in_features, generator, dtype=torch.float64)
         elif weight.shape != (num_classes, in_features):
@@ -119,8 +124,13 @@ class ETFHead(nn.Module):
         return self.__dict__ | {"_summed": None}
 
     def embed(self, features: Tensor) -> Tensor:
-        """The features as the prototypes see them: scaled to length 1 with ``normalize=True``, else as they are."""
-        return _unit(features) if self.normalize else features
+        """The features as the prototypes see them: of length 1 where `normalize` asks for it, else as they are."""
+        return unit_rows(features) if self.normalizes else features
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether features are scaled to length 1 in the mode the head is in."""
+        return self.training if self.normalize == "training" else bool(self.normalize)
 
     def forward(self, features: Tensor) -> Tensor:
         return F.linear(self.embed(features), self.weight)
@@ -130,18 +140,6 @@ class ETFHead(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, normalize={self.normalize}, "
             f"scale={self.scale:g}, trainable={self.trainable}"
         )
-
-
-def _unit(features: Tensor) -> Tensor:
-    """Rows of length 1; a zero row stays zero and gets the gradient of the identity, where 1/|h| would be infinite.
-
-    The largest entry is taken out first, as a constant, since it does not change the direction: squares neither
-    overflow nor vanish, in half precision too.
-    """
-    peak = features.detach().abs().amax(-1, keepdim=True)
-    scaled = features / torch.where(peak == 0, 1, peak)
-    length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
-    return scaled / torch.where(peak == 0, 1, length)
 
 
 def _sum_of_rows(weight: Tensor) -> Tensor:

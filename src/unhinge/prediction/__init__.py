@@ -10,14 +10,17 @@
 
 from unhinge.prediction.advice import Recommendation, recommend
 from unhinge.prediction.analysis import Prediction, predict
+from unhinge.prediction.cure import Cure, cure_for
 from unhinge.prediction.files import FileError, read_features
 from unhinge.prediction.measured import Measured, measure_arrays
 
 __all__ = [
+    "Cure",
     "FileError",
     "Measured",
     "Prediction",
     "Recommendation",
+    "cure_for",
     "measure_arrays",
     "predict",
     "read_features",

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from unhinge.nn.weighting import class_weights
 from unhinge.prediction.analysis import Prediction, as_measured
+from unhinge.prediction.cure import Cure, cure_for
 from unhinge.prediction.measured import Measured
 from unhinge.prediction.words import number
 from unhinge.results.json import plain
@@ -32,6 +32,7 @@ class Recommendation:
     steps: int
     epochs: int
     class_weight: list[float] | None  # None: balanced classes need none
+    decision_strength: float  # of UF.balanced_decision after training with these weights; 0: decide as always
     distance: float
     reasons: dict[str, str]
 
@@ -63,8 +64,9 @@ def recommend(
         >>> import torch
         >>> from unhinge.prediction import measure_arrays
         >>> frame = torch.eye(3, dtype=torch.float64)
-        >>> found = recommend(measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, weight=2 * frame), distance=0.01)
-        >>> found.gamma, found.weight_decay, found.lr, found.steps
+        >>> measured = measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, weight=2 * frame)
+        >>> advice = recommend(measured, distance=0.01)
+        >>> advice.gamma, advice.weight_decay, advice.lr, advice.steps
         (0.5, 0.25, 2.0, 7)
     """
     if not 0 < distance < 2:
@@ -76,8 +78,7 @@ def recommend(
         raise ValueError(f"batch must be a whole number of at least 1, got {batch}.")
     batch = min(int(batch), size)
     counts = measured.counts
-    even = int(counts.min()) == int(counts.max())
-    weighting = None if even else "sqrt"
+    weighting = None if int(counts.min()) == int(counts.max()) else "sqrt"
     classes = measured.num_classes
     gamma = 1 / (classes - 1)
     critical = LayerPeeled.from_summary(measured.classes, gamma, class_weight=weighting).critical_decay.item()
@@ -93,53 +94,61 @@ def recommend(
         )
     steps = int(needed)
     epochs = math.ceil(steps * batch / size)
-    return Recommendation(
-        gamma,
-        critical,
-        critical,
-        rate,
-        steps,
-        epochs,
-        None if even else class_weights(counts.double()).tolist(),
-        distance,
-        _reasons(classes, critical, rate, lr is None, steps, epochs, batch, size, even, distance),
-    )
-
-
-def _reasons(
-    classes: int,
-    critical: float,
-    rate: float,
-    chosen: bool,
-    steps: int,
-    epochs: int,
-    batch: int,
-    size: int,
-    even: bool,
-    distance: float,
-) -> dict[str, str]:
-    largest = 1 / (2 * critical)
-    if chosen:
-        why = (
-            f"1/(2 critical decay), the largest rate at which no mode changes its sign from step to step; the distance "
-            f"then halves every step. It is that of free features, whose gradients carry 1/n = 1/{size:,}; pass lr= to "
-            "keep the rate of a network"
-        )
-    elif rate > largest:
-        why = f"the rate given; beyond 1/(2 critical decay) = {number(largest)} some modes change sign at every step"
-    else:
-        why = f"the rate given; up to {number(largest)} would be faster in proportion"
-    return {
+    cure = cure_for(counts, gamma, rate)
+    reasons = {
         "gamma": f"1/(C-1) = 1/{classes - 1}: with equal decays no other converges faster, and symmetric label noise "
         "then only slows the path down",
         "decay": f"both decays at the critical value {number(critical)}: equal decays leave the direction and its rate "
         "untouched, more lets everything shrink to zero, less lets norms grow without bound",
-        "lr": why,
-        "class_weight": "the classes have equal counts and need none"
-        if even
-        else "n_c^(-1/2) gives class means and prototypes exactly the balanced dynamics; without it the smaller "
-        "classes collapse, and 1/n_c over-corrects",
+        "lr": _why_this_rate(rate, critical, size, chosen=lr is None),
+        "class_weight": _why_these_weights(cure),
+        "decision": _why_this_decision(cure),
         "epochs": f"{steps:,} steps of gradient descent from this start reach the distance {distance:g}"
         + ("" if batch == size else f" (the mean path of batches of {batch:,}), {size:,} examples each epoch")
         + f": {epochs:,} epoch{'s' if epochs != 1 else ''}",
     }
+    return Recommendation(
+        gamma=gamma,
+        feature_decay=critical,
+        weight_decay=critical,
+        lr=rate,
+        steps=steps,
+        epochs=epochs,
+        class_weight=cure.class_weight,
+        decision_strength=cure.strength_with_weights,
+        distance=distance,
+        reasons=reasons,
+    )
+
+
+def _why_this_rate(rate: float, critical: float, size: int, chosen: bool) -> str:
+    largest = 1 / (2 * critical)
+    if chosen:
+        return (
+            f"1/(2 critical decay), the largest rate at which no mode changes its sign from step to step; the distance "
+            f"then halves every step. It is that of free features, whose gradients carry 1/n = 1/{size:,}; pass lr= to "
+            "keep the rate of a network"
+        )
+    if rate > largest:
+        return f"the rate given; beyond 1/(2 critical decay) = {number(largest)} some modes change sign at every step"
+    return f"the rate given; up to {number(largest)} would be faster in proportion"
+
+
+def _why_these_weights(cure: Cure) -> str:
+    if cure.class_weight is None:
+        return "the classes have equal counts and need none"
+    return (
+        f"the largest class has {number(cure.imbalance)} times the examples of the smallest, so the leading singular "
+        f"value {number(cure.leading)} is ahead of the next, {number(cure.following)}; n_c^(-1/2) makes them equal and "
+        "gives class means and prototypes exactly the balanced dynamics; 1/n_c over-corrects"
+    )
+
+
+def _why_this_decision(cure: Cure) -> str:
+    if cure.class_weight is None:
+        return "the largest logit; equal counts ask for nothing else"
+    return (
+        f"divide the posterior by the class frequencies to the power {cure.strength_with_weights:g} "
+        "(UF.balanced_decision) where all classes matter alike at test time: the weights took out the other half. "
+        f"Trained without weights, the power is {cure.strength_without_weights:g}"
+    )

@@ -112,7 +112,7 @@ class Prediction:
                 value = getattr(self, name)
                 record[name] = asdict(value) if isinstance(value, Setting) else value
         record["spectrum"] = [asdict(mode) for mode in self.spectrum]
-        record["weightings"] = [asdict(one) for one in self.weightings]
+        record["weightings"] = [asdict(weighting) for weighting in self.weightings]
         record["times"] = [{"distance": distance, "time": time} for distance, time in self.times.items()]
         record["limit_class_sizes"] = self.limit.sizes
         record["limit_predicted"] = self.limit.predicted
@@ -148,8 +148,8 @@ def predict(
     Example:
         >>> from unhinge.prediction import measure_arrays
         >>> frame = torch.eye(3, dtype=torch.float64)
-        >>> found = predict(measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, weight=frame))
-        >>> found.outcome, round(found.critical_decay, 4), found.limit_accuracy
+        >>> prediction = predict(measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, weight=frame))
+        >>> prediction.outcome, round(prediction.critical_decay, 4), prediction.limit_accuracy
         ('diverges', 0.25, 1.0)
     """
     measured = as_measured(source, loader, head=head, nc4=nc4)
@@ -172,16 +172,16 @@ def predict(
     counts = measured.counts
     return Prediction(
         setting=Setting(
-            measured.size,
-            classes,
-            measured.dim,
-            counts.tolist(),
-            gamma,
-            rate_of_learning,
-            first,
-            second,
-            distance,
-            measured.head_words,
+            num_samples=measured.size,
+            num_classes=classes,
+            dim=measured.dim,
+            counts=counts.tolist(),
+            gamma=gamma,
+            lr=rate_of_learning,
+            feature_decay=first,
+            weight_decay=second,
+            distance=distance,
+            head=measured.head_words,
         ),
         spectrum=_modes(problem, rate_of_learning),
         growth=growth,
@@ -271,7 +271,7 @@ def _weightings(
     powers = {"none": 0.0, "sqrt": 0.5, "inverse": 1.0}
     if int(counts.min()) == int(counts.max()):
         powers = {"none": 0.0}
-    found = []
+    weightings = []
     for name, power in powers.items():
         weights: Tensor | None = class_weights(counts.double(), power) if power else None
         problem = LayerPeeled.from_summary(
@@ -279,19 +279,19 @@ def _weightings(
         )
         path = _path(measured, problem, lr)
         limit = ending(measured, gamma, first, second, weights)
-        found.append(
+        weightings.append(
             Weighting(
-                name,
-                torch.ones(len(counts)).tolist() if weights is None else weights.tolist(),
-                limit.accuracy,
-                limit.undecided,
-                len(limit.right),
-                limit.rank,
-                path.rate().item(),
-                path.time_to(distance).item(),
+                name=name,
+                weights=torch.ones(len(counts)).tolist() if weights is None else weights.tolist(),
+                limit_accuracy=limit.accuracy,
+                undecided=limit.undecided,
+                right_classes=len(limit.right),
+                rank=limit.rank,
+                rate=path.rate().item(),
+                time_to_distance=path.time_to(distance).item(),
             )
         )
-    return found
+    return weightings
 
 
 def _best_gamma(measured: Measured, first: float, second: float, lr: float) -> tuple[float, float]:
@@ -313,6 +313,7 @@ def rate_at(gamma: float, num_classes: int, unit: float, feature_decay: float, w
     mismatch = abs(feature_decay - weight_decay)
     if math.isinf(gamma):  # C = 2: sigma_1 and |sigma_2| = gamma - 1 drift apart by 2 units, and the roots by 4 units
         return -2 * unit
-    one, other = (1 + gamma) * unit, abs(1 + gamma - gamma * num_classes) * unit
-    difference = 2 * (one**2 - other**2) / (math.hypot(mismatch, 2 * one) + math.hypot(mismatch, 2 * other))
+    leading, common = (1 + gamma) * unit, abs(1 + gamma - gamma * num_classes) * unit
+    roots = math.hypot(mismatch, 2 * leading) + math.hypot(mismatch, 2 * common)
+    difference = 2 * (leading**2 - common**2) / roots
     return -abs(difference)

@@ -96,6 +96,7 @@ def _advice(advice: Recommendation) -> list[tuple[str, ...]]:
         ("feature and weight decay", number(advice.weight_decay), advice.reasons["decay"]),
         ("learning rate", number(advice.lr), advice.reasons["lr"]),
         ("class weights", weights, advice.reasons["class_weight"]),
+        ("strength of the decision", number(advice.decision_strength), advice.reasons["decision"]),
         ("epochs", f"{advice.epochs:,}", advice.reasons["epochs"]),
     ]
 
@@ -109,12 +110,12 @@ def _weightings(found: Prediction) -> str:
         return ""
     rows = [
         (
-            {"none": "none", "sqrt": "n_c^(-1/2), the cure", "inverse": "1/n_c"}[one.name],
-            f"{100 * one.limit_accuracy:.1f} %",
-            f"{one.right_classes} of {found.setting.num_classes}",
-            steps(one.time_to_distance),
+            {"none": "none", "sqrt": "n_c^(-1/2), the cure", "inverse": "1/n_c"}[weighting.name],
+            f"{100 * weighting.limit_accuracy:.1f} %",
+            f"{weighting.right_classes} of {found.setting.num_classes}",
+            steps(weighting.time_to_distance),
         )
-        for one in found.weightings
+        for weighting in found.weightings
     ]
     heads = ("class weights", "limit accuracy", "classes right", f"to {found.setting.distance:g}")
     return f"<h2>Imbalance {found.imbalance:.4g}</h2>\n{table(heads, rows)}"

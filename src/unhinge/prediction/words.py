@@ -72,12 +72,20 @@ def _limit(found: Prediction) -> str:
     if limit.undecided == 1:
         return "In the limit all classes share one direction and nothing tells them apart: gamma is too large."
     words = (
-        f"In the limit {len(limit.right)} of {classes} classes, {share}, are classified right; the class means span "
+        f"In the limit ({_when(found.times[found.setting.distance], found.setting.distance)}) {len(limit.right)} of "
+        f"{classes} classes, {share}, are classified right; the class means span "
     )
     words += f"{limit.rank} dimension{'s' if limit.rank != 1 else ''}"
     if limit.undecided:
         words += f", and {100 * limit.undecided:.1f} % of the examples lie in classes that vanish beside the others"
     return words + "."
+
+
+def _when(time: float, distance: float) -> str:
+    """When a limit is near: an accuracy in the limit says nothing to someone who stops long before."""
+    if math.isinf(time):
+        return f"which is never reached to within {distance:g}"
+    return f"near, to within {distance:g}, {'at once' if time == 0 else 'after ' + steps(time)}"
 
 
 def _norms(found: Prediction) -> str:
@@ -92,7 +100,7 @@ def _norms(found: Prediction) -> str:
 
 
 def _imbalance(found: Prediction) -> list[str]:
-    by_name = {one.name: one for one in found.weightings}
+    by_name = {weighting.name: weighting for weighting in found.weightings}
     none, cure, inverse = by_name["none"], by_name["sqrt"], by_name["inverse"]
     classes = found.setting.num_classes
     if not cure.right_classes:
@@ -102,14 +110,18 @@ def _imbalance(found: Prediction) -> list[str]:
         ]
     return [
         f"The largest class has {found.imbalance:.4g} times the examples of the smallest. Without weights "
-        f"{_ends(none, classes)}: the smaller classes collapse.",
-        f"The cure is class weights n_c^(-1/2): {_ends(cure, classes)}, and the distance is reached after "
-        f"{steps(cure.time_to_distance)}. Inverse frequencies over-correct: {_ends(inverse, classes)}.",
+        f"{_ends(none, classes, found.setting.distance)}: the smaller classes collapse.",
+        f"The cure is class weights n_c^(-1/2): {_ends(cure, classes, found.setting.distance)}. Inverse frequencies "
+        f"over-correct: {_ends(inverse, classes, found.setting.distance)}.",
+        "Where all classes matter alike at test time, divide the posterior by the class frequencies as well "
+        "(UF.balanced_decision, or UF.adjust_logits for cross-entropy): with strength 1 after training without "
+        "weights, 1/2 after n_c^(-1/2).",
     ]
 
 
-def _ends(one: Weighting, classes: int) -> str:
-    return f"training ends with {one.right_classes} of {classes} classes right ({100 * one.limit_accuracy:.1f} %)"
+def _ends(weighting: Weighting, classes: int, distance: float) -> str:
+    right = f"{weighting.right_classes} of {classes} classes right ({100 * weighting.limit_accuracy:.1f} %)"
+    return f"training ends with {right}, {_when(weighting.time_to_distance, distance)}"
 
 
 def _gamma(found: Prediction) -> str:
