@@ -1,13 +1,15 @@
-"""Exact training dynamics under the unhinged loss. Needs nothing but torch."""
+"""Exact training dynamics under the unhinged loss. Needs torch and numpy, and nothing else."""
 
 from unhinge.theory.anchored import AnchoredPath
 from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.kernel.ntk import NTKOperator, empirical_ntk
 from unhinge.theory.kernel.path import KernelPath
+from unhinge.theory.linear.modes import Modes
 from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.linear.summary import Summary, summarize
 from unhinge.theory.minibatch.moments import MinibatchMoments, minibatch_moments
 from unhinge.theory.noise import class_conditional_noise, slow_down, smooth_labels, symmetric_noise, tolerated_noise
+from unhinge.theory.path import Path
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import (
@@ -19,7 +21,8 @@ from unhinge.theory.schedules import (
     step,
     warmup,
 )
-from unhinge.theory.sphere.problem import Hypotheses, Spherical, SphericalPath
+from unhinge.theory.sphere.path import Hypotheses, SphericalPath
+from unhinge.theory.sphere.problem import Spherical
 from unhinge.theory.state import State
 
 __all__ = [
@@ -29,7 +32,9 @@ __all__ = [
     "LayerPeeled",
     "LinearPath",
     "MinibatchMoments",
+    "Modes",
     "NTKOperator",
+    "Path",
     "Schedule",
     "Spherical",
     "SphericalPath",

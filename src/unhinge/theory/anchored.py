@@ -9,24 +9,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
-from unhinge.theory.linear.path import CHUNK, differentiable_time, first_time_below
-from unhinge.theory.linear.propagators import safe_sqrt
+from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.summary import streamed_away
 from unhinge.theory.linear.symbols import Symbol
-from unhinge.theory.schedules import Schedule
+from unhinge.theory.numerics import CHUNK, safe_divide, safe_sqrt
+from unhinge.theory.path import concatenated, first_passages, first_time, horizon_of, in_pieces
+from unhinge.theory.schedules import Schedule, steady_rate
 from unhinge.theory.state import State
 from unhinge.theory.targets import HardTargets, Targets
+from unhinge.theory.types import Number, Time
 
 __all__ = ["AnchoredPath"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AnchoredPath:
     """The exact path of the features towards fixed prototypes: `LayerPeeled.anchored` and `anchored_descent`."""
 
@@ -34,17 +35,16 @@ class AnchoredPath:
     pull: Tensor  # (r, p), reduced V
     scatter: Tensor  # () float64, |H|^2 outside the modes
     weight: Tensor  # (C, p)
-    start_bias: Tensor | None  # (C,)
     features: Tensor | None  # (n, p), missing after a streamed pass
     targets: Targets | None
     counts: Tensor  # (C,)
-    drive: Tensor  # (C,) float64, constant pull on the biases
-    symbols: tuple[Symbol, Symbol]  # of the features and of the biases
-    schedules: tuple[Schedule, Schedule]
-    decays: tuple[Tensor, Tensor]
+    biases: Biases | None
+    symbol: Symbol  # of the features
+    schedule: Schedule  # of the features
+    decay: Tensor  # (), of the features
     discrete: bool
 
-    def at(self, time: Any) -> State:
+    def at(self, time: Time) -> State:
         """The state at each time (flow) or after each number of steps (descent)."""
         moments = self._times(time)
         keep, push = self._coefficients(moments)
@@ -52,7 +52,7 @@ class AnchoredPath:
         return State(
             self._assemble(keep, push),
             self.weight.expand(*moments.shape, *self.weight.shape),
-            None if self.start_bias is None else self._like(self._bias(moments)),
+            None if self.biases is None else self._like(self.biases.at(moments)),
             self._like(zero),
         )
 
@@ -70,11 +70,10 @@ class AnchoredPath:
 
     def limit(self) -> State:
         r"""The limit of :math:`H`: :math:`V / \lambda_1`; an error if it diverges."""
-        shape = self.schedules[0].shape
-        if shape.floor == 0 and math.isfinite(shape.settles):
-            return self.at(math.ceil(shape.settles) if self.discrete else shape.settles)
+        if self._ends is not None:
+            return self.at(math.ceil(self._ends) if self.discrete else self._ends)
         self._check_converges()
-        decay = self.decays[0]
+        decay = self.decay
         if decay.item() == 0 and bool(self._plane[0] > 0):
             raise ValueError(
                 "H diverges: without feature decay it grows in proportion to the integrated rate. "
@@ -82,62 +81,59 @@ class AnchoredPath:
             )
         zero, one = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
         keep, push = (one, zero) if decay.item() == 0 else (zero, 1 / decay)
-        return State(self._assemble(keep, push), self.weight, self._bias_limit())
+        bias = None if self.biases is None else self._like(self.biases.limit())
+        return State(self._assemble(keep, push), self.weight, bias)
 
-    def loss(self, time: Any) -> Tensor:
+    def loss(self, time: Time) -> Tensor:
         r"""Mean unhinged loss :math:`-\langle V, H\rangle - \kappa^\top b`, without the decay terms."""
         moments = self._times(time)
         size, along, _ = self._plane
         keep, push = self._coefficients(moments)
         value = -size * (push * size + keep * along)
-        if self.start_bias is not None:
-            value = value - self._bias(moments) @ self.drive
+        if self.biases is not None:
+            value = value - self.biases.at(moments) @ self.biases.drive
         return self._like(value)
 
-    def accuracy(self, time: Any) -> Tensor:
-        """Share of examples whose largest logit is their label's; costs O(n C) per time."""
-        if self.features is None or self.targets is None:
-            raise streamed_away("accuracy")
-        moments = self._times(time)
-        head = (self.weight - self.weight.mean(0)).detach().double()
-        start = (self.features.detach().double() @ head.mT).cpu()
-        target = self.targets.expand(self.pull.detach().double() @ head.mT).cpu()
-        labels = self.targets.labels.cpu()
-        flat = moments.reshape(-1)
-        hits = []
-        with torch.no_grad():
-            for piece in flat.split(max(1, CHUNK // start.numel())):
-                keep, push = self._coefficients(piece)
-                logits = keep[:, None, None] * start + push[:, None, None] * target
-                if self.start_bias is not None:
-                    logits = logits + self._bias(piece)[:, None]
-                hits.append((logits.argmax(-1) == labels).double().mean(-1))
-        return self._like(torch.cat(hits).reshape(moments.shape))
+    @property
+    def labels(self) -> Tensor:
+        """The class of each example, the most probable one of soft labels: (n,) int64."""
+        if self.targets is None:
+            raise streamed_away("the label of each example")
+        return self.targets.labels
 
-    def feature_norm(self, time: Any) -> Tensor:
+    def correct(self, time: Time) -> Tensor:
+        r"""Whether the largest logit of each example is its label's, :math:`(*, n)` bool; costs O(n C) per time."""
+        moments, size = self._times(time), self._logits[0].numel()
+        return in_pieces(self._correct, moments, size).to(self.rows.device)
+
+    def accuracy(self, time: Time) -> Tensor:
+        """Share of examples whose largest logit is their label's: the mean of :meth:`correct`."""
+        moments, size = self._times(time), self._logits[0].numel()
+        return self._like(in_pieces(lambda piece: self._correct(piece).double().mean(-1), moments, size))
+
+    def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
         return self._like(torch.hypot(*self._position(self._times(time))))
 
-    def weight_norm(self, time: Any) -> Tensor:
+    def weight_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|W\|`, a constant."""
         norm = self.weight.double().norm().cpu()
         return self._like(norm.expand(self._times(time).shape))
 
-    def log_norm(self, time: Any) -> Tensor:
+    def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|H\|`."""
         return self._like(torch.hypot(*self._position(self._times(time))).log())
 
-    def distance(self, time: Any) -> Tensor:
+    def distance(self, time: Time) -> Tensor:
         r""":math:`\| H/\|H\| - \text{direction} \|`."""
         self._check_converges()
         return self._like(self._distance(self._times(time)))
 
-    def collapse(self, time: Any) -> dict[str, Tensor]:
+    def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
         if not isinstance(self.targets, HardTargets | None):
             raise ValueError("collapse along an anchored path is defined for integer labels only.")
         moments = self._times(time)
-        flat = moments.reshape(-1)
         roots = self.counts.double().sqrt()[:, None]
         stacked = torch.cat([self.rows, self.pull, self.weight]).double().cpu()
         basis = torch.linalg.qr(stacked.mT)[0] if stacked.shape[0] < stacked.shape[1] else None
@@ -150,63 +146,51 @@ class AnchoredPath:
             apart = apart if basis is None else apart @ basis
             within = apart.mT @ apart / size
         parts = []
-        for piece in flat.split(max(1, CHUNK // (8 * small.numel()))):
+        for piece in moments.reshape(-1).split(max(1, CHUNK // (8 * small.numel()))):
             keep, push = (part[:, None, None] for part in self._coefficients(piece))
             spread = keep[:, 0, 0] ** 2 * self.scatter / size
             cover = None if within is None else keep**2 * within
             means = (keep * rows + push * pull) / roots
             parts.append(collapse_measures(means, weight.expand(len(piece), *weight.shape), spread, cover))
-        return {key: self._like(torch.cat([part[key] for part in parts]).reshape(moments.shape)) for key in parts[0]}
+        return concatenated(parts, moments, like=self.rows)
 
-    def growth(self, lr: float | None = None) -> Tensor:
+    def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|H\|`: 0, since it converges (with decay) or grows linearly (without)."""
         self._check_converges()
         return self._like(torch.zeros((), dtype=torch.float64))
 
-    def rate(self, lr: float | None = None) -> Tensor:
+    def rate(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :meth:`distance`, negative; 0 without feature decay, where it falls as 1 / integrated rate
         [eq: anchored-rate]."""
         self._check_converges()
         return self._like(self._fall(lr))
 
-    def time_to(self, distance: Any) -> Tensor:
+    def time_to(self, distance: Time) -> Tensor:
         """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never."""
         self._check_converges()
-        shape = self.schedules[0].shape
-        horizon = 2.0**62 if self.discrete else 1e300
-        if shape.floor == 0 and math.isfinite(shape.settles):
-            horizon = float(math.ceil(shape.settles))
-        wanted = torch.as_tensor(distance, dtype=torch.float64)
-        if bool((wanted <= 0).any()):
-            raise ValueError("the distance must be positive; zero is reached only in the limit.")
-        found = [self._time_to(value, horizon) for value in wanted.reshape(-1).tolist()]
-        return self._like(torch.stack(found).reshape(wanted.shape))
 
-    # ---- reduced coordinates ----------------------------------------------------------------------------------
+        def measured(moments: Tensor) -> Tensor:
+            return self._distance(self._times(moments))
 
-    def _times(self, time: Any) -> Tensor:
-        return self.symbols[0].times(time)
+        horizon = horizon_of(self._ends, self.discrete)
+        return self._like(first_passages(distance, lambda wanted: first_time(measured, wanted, horizon, self.discrete)))
+
+    # ---- reduced coordinates -----------------------------------------------------------------------------------------
+
+    def _times(self, time: Time) -> Tensor:
+        return self.symbol.times(time)
 
     def _like(self, value: Tensor) -> Tensor:
         return value.to(self.rows.device, self.rows.dtype)
 
+    @property
+    def _ends(self) -> float | None:
+        """The time after which the features rest; None if their rate stays positive."""
+        shape = self.schedule.shape
+        return shape.settles if shape.floor == 0 and math.isfinite(shape.settles) else None
+
     def _coefficients(self, moments: Tensor) -> tuple[Tensor, Tensor]:
-        return self.symbols[0].bias(moments, self.schedules[0].peak, self.decays[0])
-
-    def _bias(self, moments: Tensor) -> Tensor:
-        assert self.start_bias is not None
-        keep, push = self.symbols[1].bias(moments, self.schedules[1].peak, self.decays[1])
-        return keep[..., None] * self.start_bias.double().cpu() + push[..., None] * self.drive
-
-    def _bias_limit(self) -> Tensor | None:
-        if self.start_bias is None:
-            return None
-        if self.schedules[1].peak.item() == 0:
-            return self.start_bias
-        if self.decays[1].item() > 0:
-            return self._like(self.drive / self.decays[1])
-        bias = self.start_bias.double().cpu()
-        return self._like(torch.where(self.drive == 0, bias, torch.sign(self.drive) * torch.inf))
+        return self.symbol.relaxation(moments, self.schedule.peak, self.decay)
 
     @cached_property
     @torch.enable_grad()  # kept for later questions, so never cut from the graph by whoever asks first
@@ -233,35 +217,37 @@ class AnchoredPath:
             return torch.zeros_like(along)
         return 2 * torch.sin(torch.atan2(across.abs(), along) / 2)
 
-    def _time_to(self, wanted: float, horizon: float) -> Tensor:
-        def measured(moments: Tensor) -> Tensor:
-            return self._distance(self._times(moments))
+    @cached_property
+    @torch.no_grad()
+    def _logits(self) -> tuple[Tensor, Tensor]:
+        """The logits of the start and of the pull, (n, C) each: those of any time are two scalars times these."""
+        if self.features is None or self.targets is None:
+            raise streamed_away("accuracy")
+        head = (self.weight - self.weight.mean(0)).double()  # centered, as everywhere: a common part may be far larger
+        pulled = self.targets.expand(self.pull.double() @ head.mT)
+        return (self.features.double() @ head.mT).cpu(), pulled.cpu()
 
-        with torch.no_grad():
-            found = first_time_below(measured, wanted, horizon, self.discrete)
-        if self.discrete or not math.isfinite(found) or found == 0:
-            return torch.tensor(found, dtype=torch.float64)
-        return differentiable_time(measured, found)
+    @torch.no_grad()
+    def _correct(self, moments: Tensor) -> Tensor:
+        """Whether each example is right at each of the times (m,): (m, n) bool."""
+        start, pulled = self._logits
+        keep, push = self._coefficients(moments)
+        logits = keep[:, None, None] * start + push[:, None, None] * pulled
+        if self.biases is not None:
+            logits = logits + self.biases.at(moments)[:, None]
+        return logits.argmax(-1) == self.labels.cpu()
 
-    def _fall(self, lr: float | None) -> Tensor:
-        schedule, decay = self.schedules[0], self.decays[0]
-        if lr is None:
-            if not schedule.shape.floor > 0:
-                raise ValueError(
-                    "the schedule does not end with a constant positive rate, so there is no exponent per unit of "
-                    "time. Pass one: rate(lr=...)."
-                )
-            lr_multiple = torch.tensor(schedule.shape.floor, dtype=torch.float64)
-        else:
-            lr_multiple = torch.as_tensor(lr, dtype=torch.float64) / schedule.peak
-        return self.symbols[0].growth(-schedule.peak * decay, lr_multiple)
+    def _fall(self, lr: Number | None) -> Tensor:
+        schedule = self.schedule
+        multiple = safe_divide(steady_rate(schedule, lr), schedule.peak)  # a frozen feature stays where it is
+        return self.symbol.growth(-schedule.peak * self.decay, multiple)
 
     def _check_converges(self) -> None:
-        floor = self.schedules[0].shape.floor
-        if self.decays[0].item() > 0 and floor > 0 and self._fall(None).item() >= 0:
-            rate = self.schedules[0].peak.item() * floor
+        floor = self.schedule.shape.floor
+        if self.decay.item() > 0 and floor > 0 and self._fall(None).item() >= 0:
+            rate = self.schedule.peak.item() * floor
             raise ValueError(
-                f"the step is too large: lr * feature_decay = {rate * self.decays[0].item():g} must be below 2 "
+                f"the step is too large: lr * feature_decay = {rate * self.decay.item():g} must be below 2 "
                 "(without momentum) for the features to settle. Lower lr or feature_decay."
             )
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["collapse_measures"]
+from unhinge.theory.state import State
+from unhinge.theory.targets import class_sums
+
+__all__ = ["collapse_measures", "collapse_of_state"]
 
 
 def collapse_measures(
@@ -55,6 +58,21 @@ def collapse_measures(
     dots = (weight * centered).sum(-1)
     result["alignment"] = _ratio(dots, weight.norm(dim=-1) * centered.norm(dim=-1)).mean(-1)
     return result
+
+
+def collapse_of_state(state: State, labels: Tensor, num_classes: int) -> dict[str, Tensor]:
+    """The measures of one state: features (n, p) and weight (C, p) with the class of each example, labels (n,).
+
+    The measures do not depend on the scale, so the state is divided by its norm first: its squares then fit its dtype.
+    """
+    unit = state.normalized()
+    features, weight = unit.features.double().cpu(), unit.weight.double().cpu()
+    labels = labels.cpu()
+    counts = torch.bincount(labels, minlength=num_classes).clamp(min=1)  # a class without examples has the mean zero
+    means = class_sums(features, labels, num_classes) / counts[:, None]
+    apart = features - means[labels]
+    within = apart.mT @ apart / len(labels)
+    return collapse_measures(means, weight, within.trace(), within)
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:

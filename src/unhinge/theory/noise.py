@@ -11,18 +11,17 @@ features follow whatever label they are given.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from unhinge.theory.linear.spectrum import as_gamma
-from unhinge.theory.validation import check_labels, check_num_classes, check_tensor, scalar
+from unhinge.theory.types import Matrix, Number, Vector
+from unhinge.theory.validation import as_tensor, as_tensors, check_labels, check_num_classes, check_shape, scalar
 
 __all__ = ["class_conditional_noise", "slow_down", "smooth_labels", "symmetric_noise", "tolerated_noise"]
 
 
-def symmetric_noise(labels: Tensor, num_classes: int, rate: float) -> Tensor:
+def symmetric_noise(labels: Vector, num_classes: int, rate: Number) -> Tensor:
     r"""Each label kept with probability :math:`1 - \rho`, else any *other* class alike, shape :math:`(n, C)` float64.
 
     Arguments:
@@ -40,7 +39,7 @@ def symmetric_noise(labels: Tensor, num_classes: int, rate: float) -> Tensor:
     return _spread(labels, num_classes, 1 - share, others)
 
 
-def smooth_labels(labels: Tensor, num_classes: int, epsilon: float) -> Tensor:
+def smooth_labels(labels: Vector, num_classes: int, epsilon: Number) -> Tensor:
     r"""Label smoothing, :math:`(1 - \varepsilon)` on the true class plus :math:`\varepsilon / C` on every class.
 
     The same as symmetric noise of rate :math:`\varepsilon \frac{C-1}{C}`, whose slow-down is :math:`1 - \varepsilon`.
@@ -54,7 +53,7 @@ def smooth_labels(labels: Tensor, num_classes: int, epsilon: float) -> Tensor:
     return _spread(labels, num_classes, 1 - share + others, others)
 
 
-def class_conditional_noise(labels: Tensor, transition: Tensor) -> Tensor:
+def class_conditional_noise(labels: Vector, transition: Matrix) -> Tensor:
     r"""Labels of class i become class j with probability :math:`T_{ij}`, shape :math:`(n, C)`, dtype of `transition`.
 
     Arguments:
@@ -67,24 +66,24 @@ def class_conditional_noise(labels: Tensor, transition: Tensor) -> Tensor:
                 [1.0000, 0.0000],
                 [0.2500, 0.7500]])
     """
-    check_tensor("transition", transition, (None, None))
-    num_classes = transition.shape[0]
-    if transition.shape[1] != num_classes:
+    chances = check_shape("transition", as_tensors({"transition": transition})[0], (None, None))
+    num_classes = chances.shape[0]
+    if chances.shape[1] != num_classes:
         raise ValueError(
-            f"transition must be square, one row and one column per class, got {tuple(transition.shape)}. "
+            f"transition must be square, one row and one column per class, got {tuple(chances.shape)}. "
             "Entry (i, j) is the probability that an example of class i is labelled j."
         )
-    drift = (transition.sum(1, dtype=torch.float64) - 1).abs().max().item()
-    if transition.min() < 0 or drift > 16 * num_classes * torch.finfo(transition.dtype).eps:
+    drift = (chances.sum(1, dtype=torch.float64) - 1).abs().max().item()
+    if chances.min() < 0 or drift > 16 * num_classes * torch.finfo(chances.dtype).eps:
         raise ValueError(
-            f"each row of transition must be a distribution, but the smallest entry is {transition.min().item():.3g} "
+            f"each row of transition must be a distribution, but the smallest entry is {chances.min().item():.3g} "
             f"and one row's sum is off by {drift:.3g}. Divide each row by its sum; if its columns sum to 1, transpose "
             f"it."
         )
-    return transition[_labels(labels, num_classes).to(transition.device)]
+    return chances[_labels(labels, num_classes).to(chances.device)]
 
 
-def slow_down(num_classes: int, rate: float) -> float:
+def slow_down(num_classes: int, rate: Number) -> float:
     r"""The factor :math:`f = 1 - \rho \frac{C}{C-1}` of the leading singular value under symmetric noise
     [eq: label-noise].
 
@@ -99,7 +98,7 @@ def slow_down(num_classes: int, rate: float) -> float:
     return 1 - _probability("rate", rate) * classes / (classes - 1)
 
 
-def tolerated_noise(num_classes: int, gamma: float | None = None) -> float:
+def tolerated_noise(num_classes: int, gamma: Number | None = None) -> float:
     r"""The rate of symmetric noise below which balanced classes keep their clean limit  [eq: tolerated-noise].
 
     :math:`\rho < \frac{C-1}{C}\big(1 - \frac{|1+\gamma-\gamma C|}{1+\gamma}\big)`: the mode of the class differences
@@ -116,20 +115,23 @@ def tolerated_noise(num_classes: int, gamma: float | None = None) -> float:
     return max(0.0, (classes - 1) / classes * (1 - ratio))
 
 
-def _spread(labels: Tensor, num_classes: int, true: float, others: float) -> Tensor:
+def _spread(labels: Vector, num_classes: int, true: float, others: float) -> Tensor:
     checked = _labels(labels, num_classes)
     rows = torch.full((len(checked), num_classes), others, dtype=torch.float64, device=checked.device)
     return rows.scatter_(1, checked[:, None], true)
 
 
-def _labels(labels: Any, num_classes: int) -> Tensor:
-    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-        came = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
-        raise ValueError(f"labels must be an integer tensor of shape (n,), got {came}. Noise acts on hard labels only.")
-    return check_labels(labels, num_classes)
+def _labels(labels: Vector, num_classes: int) -> Tensor:
+    tensor = as_tensor("labels", labels)
+    if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(
+            f"labels must be integers of shape (n,), got {tensor.dtype} of shape {tuple(tensor.shape)}. Noise acts on "
+            "hard labels only."
+        )
+    return check_labels(tensor, num_classes)
 
 
-def _probability(name: str, value: float) -> float:
+def _probability(name: str, value: Number) -> float:
     share = scalar(name, value).item()
     if share > 1:
         raise ValueError(f"{name} must lie in [0, 1], got {share:g}. It is a probability, not a percentage.")

@@ -7,24 +7,34 @@ r"""The layer-peeled model: features and classifier as free variables under the 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from unhinge.theory.anchored import AnchoredPath
 from unhinge.theory.kernel.path import KernelPath, solve_kernel
+from unhinge.theory.linear.biases import Biases
+from unhinge.theory.linear.blocks import Rates
+from unhinge.theory.linear.modes import Modes, find_modes, multiplicities
 from unhinge.theory.linear.momentum import Momentum, MomentumSymbol
-from unhinge.theory.linear.ordered import ordered_descent, ordered_flow
 from unhinge.theory.linear.path import LinearPath, Start
-from unhinge.theory.linear.propagators import Commuting, Propagator, Rates, commuting, eigen
-from unhinge.theory.linear.spectrum import HardSpectrum, Spectrum, as_gamma, hard_spectrum, soft_spectrum
+from unhinge.theory.linear.propagators import Propagator, descent_propagator, flow_propagator
+from unhinge.theory.linear.spectrum import (
+    CLASS_WEIGHT_POWERS,
+    HardSpectrum,
+    Spectrum,
+    as_gamma,
+    hard_spectrum,
+    soft_spectrum,
+)
 from unhinge.theory.linear.summary import HardSummary, SoftSummary, Summary, summarize_in_memory
 from unhinge.theory.linear.symbols import DescentSymbol, FlowSymbol, Symbol
 from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import Schedule, rate_pair
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
-from unhinge.theory.validation import check_alike, check_counts, check_num_classes, check_start, check_tensor, scalar
+from unhinge.theory.types import Kernel, Labels, Matrix, Number, Rate, Vector
+from unhinge.theory.validation import as_tensor, as_tensors, check_alike, check_counts, check_shape, check_start, scalar
 
 __all__ = ["LayerPeeled"]
 
@@ -34,15 +44,19 @@ class LayerPeeled:
 
     Arguments:
         target: Integer labels :math:`(n,)` in any order, or soft labels :math:`(n, C)` whose rows sum to 1.
-        num_classes: The number of classes :math:`C`, at least 2.
+        num_classes: The number of classes :math:`C`, at least 2; `None` means one more than the largest label, or the
+            number of columns of soft labels.
         gamma: Weight :math:`\gamma \ge 0` of the other logits; `None` means :math:`1/(C-1)`.
         feature_decay: :math:`\lambda_1`, of the term :math:`\frac{\lambda_1}2\|H\|^2`.
         weight_decay: :math:`\lambda_2`, of the term :math:`\frac{\lambda_2}2(\|W\|^2 + \|b\|^2)`.
-        class_weight: `None`, positive weights :math:`(C,)` of the examples of each class, or ``"sqrt"`` for
-            :math:`n_c^{-1/2}`, which gives imbalanced classes the balanced dynamics. The loss is the weighted mean
-            (divided by the total weight, as in ``nn.CrossEntropyLoss``), so a common factor is immaterial.
+        class_weight: `None`, positive weights :math:`(C,)` of the examples of each class, ``"sqrt"`` for
+            :math:`n_c^{-1/2}`, which gives imbalanced classes the balanced dynamics, or ``"balanced"`` for
+            :math:`n_c^{-1}`, the same total weight for each class. The loss is the weighted mean (divided by the total
+            weight, as in ``nn.CrossEntropyLoss``), so a common factor is immaterial.
 
-    Gamma, the decays and the rates may be tensors: every answer is differentiable in them and in the initial state.
+    Tensors, numpy arrays and lists are accepted alike: tensors and arrays keep their dtype, lists follow the others
+    (see :mod:`unhinge.theory.types`). Gamma, the decays and the rates may be tensors: every answer is differentiable in
+    them and in the initial state.
 
     Example:
         >>> target = torch.arange(6) % 3
@@ -57,24 +71,24 @@ class LayerPeeled:
 
     def __init__(
         self,
-        target: Tensor,
-        num_classes: int,
-        gamma: float | Tensor | None = None,
-        feature_decay: float | Tensor = 0.0,
-        weight_decay: float | Tensor = 0.0,
-        class_weight: Tensor | str | None = None,
+        target: Labels,
+        num_classes: int | None = None,
+        gamma: Number | None = None,
+        feature_decay: Number = 0.0,
+        weight_decay: Number = 0.0,
+        class_weight: Vector | str | None = None,
     ) -> None:
-        classes = check_num_classes(num_classes)
-        self._set(as_targets(target, classes), None, classes, gamma, feature_decay, weight_decay, class_weight)
+        targets = as_targets(target, num_classes)
+        self._set(targets, None, targets.num_classes, gamma, feature_decay, weight_decay, class_weight)
 
     @classmethod
     def from_summary(
         cls,
         summary: Summary,
-        gamma: float | Tensor | None = None,
-        feature_decay: float | Tensor = 0.0,
-        weight_decay: float | Tensor = 0.0,
-        class_weight: Tensor | str | None = None,
+        gamma: Number | None = None,
+        feature_decay: Number = 0.0,
+        weight_decay: Number = 0.0,
+        class_weight: Vector | str | None = None,
     ) -> LayerPeeled:
         """The problem of a streamed data set: pass the same :func:`~unhinge.theory.summarize` result as `features` to
         :meth:`flow`, :meth:`descent` or :meth:`anchored`."""
@@ -87,10 +101,10 @@ class LayerPeeled:
         targets: Targets | None,
         summary: Summary | None,
         num_classes: int,
-        gamma: float | Tensor | None,
-        feature_decay: float | Tensor,
-        weight_decay: float | Tensor,
-        class_weight: Tensor | str | None,
+        gamma: Number | None,
+        feature_decay: Number,
+        weight_decay: Number,
+        class_weight: Vector | str | None,
     ) -> None:
         self.targets = targets
         self.num_classes = num_classes
@@ -104,17 +118,16 @@ class LayerPeeled:
             self.counts = source.counts
             weights = _check_class_weight(class_weight, num_classes)
             self.spectrum: Spectrum = hard_spectrum(source.counts, known, weights)
-            mass = _weighted(source.counts.double(), weights)
+            mass = source.counts.double() * _example_weights(source.counts.double(), weights)
         else:
             assert isinstance(source, SoftTargets | SoftSummary)
             self.counts = source.factor.mT @ source.factor.sum(1)  # expected examples per class
             weights = _check_class_weight(class_weight, num_classes)
-            if isinstance(weights, str):
-                if bool((self.counts <= 0).any()):
-                    raise ValueError('class_weight="sqrt" needs every class to have some weight in the soft labels.')
-                weights = self.counts.rsqrt()
-            self.spectrum = soft_spectrum(source.factor, known, weights)
-            mass = _weighted(self.counts, weights)
+            if isinstance(weights, str) and bool((self.counts <= 0).any()):
+                raise ValueError(f'class_weight="{weights}" needs every class to have some weight in the soft labels.')
+            plain = _example_weights(self.counts, weights)
+            self.spectrum = soft_spectrum(source.factor, known, plain)
+            mass = self.counts * plain
         # kappa = (1 + gamma) pi - gamma, exactly 0 for balanced classes at gamma = 1/(C-1)
         offset = (num_classes * mass - mass.sum()) / (num_classes * mass.sum())
         self.bias_drive = known.growth * (offset - known.nu / num_classes)
@@ -130,7 +143,7 @@ class LayerPeeled:
             f"feature_decay={self.feature_decay.item():g}, weight_decay={self.weight_decay.item():g})"
         )
 
-    # ---- what the labels alone decide ------------------------------------------------------------------------
+    # ---- what the labels alone decide --------------------------------------------------------------------------------
 
     @property
     def balanced(self) -> bool:
@@ -140,13 +153,7 @@ class LayerPeeled:
     @property
     def singular_values(self) -> Tensor:
         r"""Singular values of the target matrix :math:`M` with multiplicity, descending, :math:`(\min(C, n),)`."""
-        spectrum = self.spectrum
-        if isinstance(spectrum, HardSpectrum):
-            ties = spectrum.sigma[: len(spectrum.poles)]
-            repeats = (spectrum.multiplicity[spectrum.poles] - 1).long()
-            values = torch.cat([ties.repeat_interleave(repeats), spectrum.sigma[len(spectrum.poles) : -1]])
-        else:
-            values = spectrum.sigma[spectrum.group]
+        values = self.spectrum.sigma[:-1].repeat_interleave(multiplicities(self.spectrum))
         return values.abs().sort(descending=True).values
 
     @property
@@ -167,9 +174,44 @@ class LayerPeeled:
         unit = (self.spectrum.unit.detach().sqrt() / (1 + self.gamma.detach())).item()
         return best_gamma(self.num_classes, unit, self.feature_decay.item(), self.weight_decay.item(), ratio)
 
-    # ---- solved paths ------------------------------------------------------------------------------------------
+    def modes(
+        self,
+        lr: Rate = 0.1,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+        decoupled: bool = False,
+        discrete: bool | None = None,
+    ) -> Modes:
+        r"""Singular value, multiplicity and growth of each group of modes, descending  [eq: eigenvalues].
 
-    def flow(self, features: Tensor | Summary, weight: Tensor, bias: Tensor | None = None, lr: Any = 0.1) -> LinearPath:
+        Arguments:
+            lr: As in :meth:`flow`; a schedule counts by the constant rate that it ends with.
+            momentum, dampening, nesterov, decoupled: As in :meth:`descent`.
+            discrete: Whether `growth` is per step of :meth:`descent` instead of per unit of time of :meth:`flow`. By
+                default it is where one of the options of descent is given.
+
+        ``modes.growth`` is the exponent :math:`\omega` of the fastest part of each group: its norm behaves as
+        :math:`e^{\omega t}`. For the flow it is :math:`\eta_2` times
+
+        .. math:: \omega_+(\sigma) = \tfrac12\Big[-(s\lambda_1 + \lambda_2)
+                  + \sqrt{(s\lambda_1 - \lambda_2)^2 + 4s\sigma^2}\Big], \qquad s = \eta_1/\eta_2.
+
+        Example:
+            >>> LayerPeeled([0, 0, 1, 1, 2, 2], gamma=0.1, feature_decay=0.1, weight_decay=0.1).modes(lr=1.0)
+            Modes(sigma=[0.2593, 0.1886], multiplicity=[2, 1], growth=[0.1593, 0.08856], discrete=False)
+        """
+        options = _check_momentum(momentum, dampening, nesterov, decoupled)
+        chosen = options != Momentum() if discrete is None else discrete
+        if options != Momentum() and not chosen:
+            raise ValueError("momentum and its options belong to descent: pass discrete=True, or leave it out.")
+        return find_modes(self.spectrum, self._rates(rate_pair(lr)), rate_pair(lr), options if chosen else None)
+
+    # ---- solved paths ------------------------------------------------------------------------------------------------
+
+    def flow(
+        self, features: Matrix | Summary, weight: Matrix, bias: Vector | None = None, lr: Rate = 0.1
+    ) -> LinearPath:
         r"""Gradient flow of features, prototypes and biases (Theorems 1 and 2)  [eq: flow-solution].
 
         Arguments:
@@ -180,21 +222,18 @@ class LayerPeeled:
                 Proportional pairs, for example ``(2 * schedule, schedule)``, are solved in closed form at any time;
                 others through small ODEs.
         """
-        start = self._start(features, weight, bias)
+        start = self._start(self._reduce(features, weight, bias))
         schedules = rate_pair(lr)
-        rates = self._rates(schedules)
-        if _together(schedules):
-            propagator: Propagator = self._commuting(start, rates, FlowSymbol(schedules[1].shape), self.weight_decay)
-        else:
-            propagator = ordered_flow(self.spectrum.sigma, rates, schedules)
-        return self._path(start, propagator, discrete=False)
+        rates, eps = self._rates(schedules), torch.finfo(start.x.dtype).eps
+        propagator = flow_propagator(self.spectrum, rates, schedules, start.factor, eps)
+        return self._path(start, propagator, schedules[1], FlowSymbol(schedules[1].shape), discrete=False)
 
     def descent(
         self,
-        features: Tensor | Summary,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        lr: Any = 0.1,
+        features: Matrix | Summary,
+        weight: Matrix,
+        bias: Vector | None = None,
+        lr: Rate = 0.1,
         momentum: float = 0.0,
         dampening: float = 0.0,
         nesterov: bool = False,
@@ -206,18 +245,16 @@ class LayerPeeled:
         Arguments are those of :meth:`flow` and of ``torch.optim.SGD``; step k (from 0) uses ``lr(k)``. With `decoupled`
         the decay multiplies the variables by :math:`1 - \eta\lambda` instead of entering the gradient.
         """
-        _check_momentum(momentum, dampening, nesterov)
-        start = self._start(features, weight, bias)
+        options = _check_momentum(momentum, dampening, nesterov, decoupled)
+        start = self._start(self._reduce(features, weight, bias))
         schedules = rate_pair(lr)
-        rates = self._rates(schedules)
-        options = Momentum(momentum, dampening, nesterov, decoupled)
-        propagator = self._commuting_descent(start, rates, schedules, options)
-        if propagator is None:
-            return self._path(start, ordered_descent(self.spectrum.sigma, rates, schedules, options), discrete=True)
-        return self._path(start, propagator, discrete=True)
+        rates, eps = self._rates(schedules), torch.finfo(start.x.dtype).eps
+        propagator = descent_propagator(self.spectrum, rates, schedules, options, start.factor, eps)
+        symbol = _descent_symbol(schedules[1], self.weight_decay, options)
+        return self._path(start, propagator, schedules[1], symbol, discrete=True)
 
     def anchored(
-        self, features: Tensor | Summary, weight: Tensor, bias: Tensor | None = None, lr: Any = 0.1
+        self, features: Matrix | Summary, weight: Matrix, bias: Vector | None = None, lr: Rate = 0.1
     ) -> AnchoredPath:
         r"""Gradient flow of the features with the prototypes fixed (Theorem 3)  [eq: anchored].
 
@@ -229,10 +266,10 @@ class LayerPeeled:
 
     def anchored_descent(
         self,
-        features: Tensor | Summary,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        lr: Any = 0.1,
+        features: Matrix | Summary,
+        weight: Matrix,
+        bias: Vector | None = None,
+        lr: Rate = 0.1,
         momentum: float = 0.0,
         dampening: float = 0.0,
         nesterov: bool = False,
@@ -240,20 +277,16 @@ class LayerPeeled:
     ) -> AnchoredPath:
         """The iterates of ``torch.optim.SGD`` on the features (and biases) with the prototypes fixed
         [eq: anchored]."""
-        _check_momentum(momentum, dampening, nesterov)
+        options = _check_momentum(momentum, dampening, nesterov, decoupled)
         schedules = rate_pair(lr)
-        symbols: list[Symbol] = []
-        for schedule, decay in zip(schedules, (self.feature_decay, self.weight_decay), strict=True):
-            if momentum:
-                shrink = schedule.peak * decay if decoupled else torch.zeros_like(decay)
-                options = Momentum(momentum, dampening, nesterov, decoupled)
-                symbols.append(MomentumSymbol(schedule.shape, options, shrink))
-            else:
-                symbols.append(DescentSymbol(schedule.shape))
-        return self._anchored(features, weight, bias, schedules, (symbols[0], symbols[1]), discrete=True)
+        symbols = (
+            _descent_symbol(schedules[0], self.feature_decay, options),
+            _descent_symbol(schedules[1], self.weight_decay, options),
+        )
+        return self._anchored(features, weight, bias, schedules, symbols, discrete=True)
 
     def kernel_flow(
-        self, features: Tensor, weight: Tensor, kernel: Any, lr: Any = 0.1, bias: Tensor | None = None
+        self, features: Matrix, weight: Matrix, kernel: Kernel, lr: Rate = 0.1, bias: Vector | None = None
     ) -> KernelPath:
         r"""Gradient flow of features that share parameters, through a constant kernel (Theorem 5, replaced)
         [eq: kernel-flow].
@@ -283,26 +316,22 @@ class LayerPeeled:
         decays = self.feature_decay, self.weight_decay
         return solve_kernel(self.targets, self.spectrum, self.bias_drive, decays, features, weight, kernel, lr, bias)
 
-    # ---- assembly ------------------------------------------------------------------------------------------------
+    # ---- assembly ----------------------------------------------------------------------------------------------------
 
     def _rates(self, schedules: tuple[Schedule, Schedule]) -> Rates:
         return Rates(schedules[0].peak, schedules[1].peak, self.feature_decay, self.weight_decay)
 
-    def _reduce(
-        self, features: Tensor | Summary, weight: Tensor, bias: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Reduced features, the scatter outside the modes, and the features themselves if they are there."""
-        if isinstance(features, Tensor):
+    def _reduce(self, features: Matrix | Summary, weight: Matrix, bias: Vector | None) -> _Reduced:
+        """Check the initial state and pass over it once."""
+        if not isinstance(features, HardSummary | SoftSummary):
             if self.targets is None:
                 raise ValueError(
                     "this problem was made from a summary and knows no label per example; pass the summary as "
                     "features, or make the problem with LayerPeeled(target, num_classes)."
                 )
-            check_start(features, weight, bias, self.targets.size, self.num_classes)
-            rows, scatter = summarize_in_memory(features, self.targets)
-            return rows, scatter, features
-        if not isinstance(features, HardSummary | SoftSummary):
-            raise ValueError(f"features must be a torch.Tensor or a summary, got {type(features).__name__}.")
+            start, prototypes, biases = check_start(features, weight, bias, self.targets.size, self.num_classes)
+            rows, scatter = summarize_in_memory(start, self.targets)
+            return _Reduced(rows, scatter, prototypes, biases, start)
         same = features.num_classes == self.num_classes
         if same and isinstance(features, HardSummary):
             same = torch.equal(features.counts.double(), self.counts.double())
@@ -312,130 +341,115 @@ class LayerPeeled:
                 "LayerPeeled.from_summary(summary)."
             )
         rows = features.reduced()
-        check_tensor("weight", weight, (self.num_classes, rows.shape[1]))
-        if bias is not None:
-            check_tensor("bias", bias, (self.num_classes,))
-        check_alike(features=rows, weight=weight, bias=bias)
-        return rows, features.scatter, None
+        given = {"features": rows, "weight": weight} | ({} if bias is None else {"bias": bias})
+        _, prototypes, *rest = as_tensors(given)
+        check_shape("weight", prototypes, (self.num_classes, rows.shape[1]))
+        biases = check_shape("bias", rest[0], (self.num_classes,)) if rest else None
+        check_alike(features=rows, weight=prototypes, bias=biases)
+        return _Reduced(rows, features.scatter, prototypes, biases, None)
 
-    def _start(self, features: Tensor | Summary, weight: Tensor, bias: Tensor | None) -> Start:
-        rows, scatter, present = self._reduce(features, weight, bias)
-        x, y = self.spectrum.analyze(rows, weight)
+    def _start(self, reduced: _Reduced) -> Start:
+        x, y = self.spectrum.analyze(reduced.rows, reduced.weight)
         return Start(
-            rows,
-            x,
-            y,
-            self.spectrum.group,
-            scatter,
-            self.spectrum.untouched(weight),
-            weight,
-            bias,
-            present,
-            self.targets if present is not None else None,
-            self.counts,
+            rows=reduced.rows,
+            x=x,
+            y=y,
+            group=self.spectrum.group,
+            scatter=reduced.scatter,
+            aside=self.spectrum.untouched(reduced.weight),
+            weight=reduced.weight,
+            bias=reduced.bias,
+            features=reduced.features,
+            targets=self.targets if reduced.features is not None else None,
+            counts=self.counts,
         )
 
-    def _commuting(self, start: Start, rates: Rates, symbol: Symbol, bias_decay: Tensor) -> Commuting:
-        eps = torch.finfo(start.x.dtype).eps
-        return commuting(self.spectrum, rates, symbol, bias_decay, start.factor, eps)
-
-    def _commuting_descent(
-        self,
-        start: Start,
-        rates: Rates,
-        schedules: tuple[Schedule, Schedule],
-        options: Momentum,
-    ) -> Commuting | None:
-        """The closed form where it applies: proportional rates, and steps below the point where signs alternate."""
-        if not _together(schedules):
+    def _biases(self, start: Tensor | None, schedule: Schedule, symbol: Symbol) -> Biases | None:
+        if start is None:
             return None
-        shape = schedules[1].shape
-        if not options.factor:
-            if not self._small_steps(rates, shape.highest):
-                return None
-            return self._commuting(start, rates, DescentSymbol(shape), self.weight_decay)
-        shrink = torch.zeros_like(rates.features)
-        if options.decoupled:
-            shrink = rates.features * rates.feature_decay
-            if shrink.item() != (rates.weight * rates.weight_decay).item():
-                return None
-            none = torch.zeros_like(shrink)
-            rates = Rates(rates.features, rates.weight, none, none)
-        lowest = -(rates.mean_decay + eigen(self.spectrum, rates)[0].max()).item()
-        if 1 + options.factor + shape.highest * ((1 + options.factor) * lowest - shrink.item()) < 0:
-            return None
-        symbol = MomentumSymbol(shape, options, shrink)
-        solved = self._commuting(start, rates, symbol, self.weight_decay)
-        return None if symbol.oscillates(solved.reference) else solved
+        return Biases(start=start, drive=self.bias_drive, rate=schedule.peak, decay=self.weight_decay, symbol=symbol)
 
-    def _small_steps(self, rates: Rates, highest: float) -> bool:
-        decays = (rates.features * rates.feature_decay).item(), (rates.weight * rates.weight_decay).item()
-        if sum(decays) == 0:
-            return True
-        return highest * min(decays) < 1 and highest * sum(decays) < 2
-
-    def _path(self, start: Start, propagator: Propagator, discrete: bool) -> LinearPath:
-        return LinearPath(self.spectrum, propagator, start, self.bias_drive, self.weight_decay, discrete)
+    def _path(
+        self, start: Start, propagator: Propagator, schedule: Schedule, symbol: Symbol, discrete: bool
+    ) -> LinearPath:
+        biases = self._biases(start.bias, schedule, symbol)
+        return LinearPath(spectrum=self.spectrum, propagator=propagator, start=start, biases=biases, discrete=discrete)
 
     def _anchored(
         self,
-        features: Tensor | Summary,
-        weight: Tensor,
-        bias: Tensor | None,
+        features: Matrix | Summary,
+        weight: Matrix,
+        bias: Vector | None,
         schedules: tuple[Schedule, Schedule],
         symbols: tuple[Symbol, Symbol],
         discrete: bool,
     ) -> AnchoredPath:
-        rows, scatter, present = self._reduce(features, weight, bias)
-        y = self.spectrum.analyze(rows, weight)[1]
+        reduced = self._reduce(features, weight, bias)
+        y = self.spectrum.analyze(reduced.rows, reduced.weight)[1]
         sigma = self.spectrum.sigma[self.spectrum.group].to(y)[:, None]
         pull, _ = self.spectrum.synthesize(sigma * y, y)
-        decays = self.feature_decay, self.weight_decay
-        targets = self.targets if present is not None else None
         return AnchoredPath(
-            rows,
-            pull,
-            scatter,
-            weight,
-            bias,
-            present,
-            targets,
-            self.counts,
-            self.bias_drive,
-            symbols,
-            schedules,
-            decays,
-            discrete,
+            rows=reduced.rows,
+            pull=pull,
+            scatter=reduced.scatter,
+            weight=reduced.weight,
+            features=reduced.features,
+            targets=self.targets if reduced.features is not None else None,
+            counts=self.counts,
+            biases=self._biases(reduced.bias, schedules[1], symbols[1]),
+            symbol=symbols[0],
+            schedule=schedules[0],
+            decay=self.feature_decay,
+            discrete=discrete,
         )
 
 
-def _together(schedules: tuple[Schedule, Schedule]) -> bool:
-    return schedules[0].proportional_to(schedules[1]) and all(s.peak.item() > 0 for s in schedules)
+@dataclass(frozen=True)
+class _Reduced:
+    """A checked initial state after one pass over it."""
+
+    rows: Tensor  # (r, p), reduced features
+    scatter: Tensor  # () float64, |H|^2 outside the modes
+    weight: Tensor  # (C, p)
+    bias: Tensor | None  # (C,)
+    features: Tensor | None  # (n, p), if they are there
 
 
-def _weighted(counts: Tensor, weights: Tensor | str | None) -> Tensor:
-    if isinstance(weights, str):
-        return counts.sqrt()
-    return counts if weights is None else counts * weights
+def _descent_symbol(schedule: Schedule, decay: Tensor, options: Momentum) -> Symbol:
+    """What the optimizer makes of variables that follow one schedule and one decay."""
+    if not options.factor:
+        return DescentSymbol(schedule.shape)
+    shrink = schedule.peak * decay if options.decoupled else torch.zeros_like(decay)
+    return MomentumSymbol(schedule.shape, options, shrink)
 
 
-def _check_class_weight(class_weight: Tensor | str | None, num_classes: int) -> Tensor | str | None:
+def _example_weights(counts: Tensor, class_weight: Tensor | str | None) -> Tensor:
+    """The weight of an example of each class, (C,), from checked weights."""
+    if class_weight is None:
+        return torch.ones_like(counts)
+    return class_weight if isinstance(class_weight, Tensor) else counts ** -CLASS_WEIGHT_POWERS[class_weight]
+
+
+def _check_class_weight(class_weight: Vector | str | None, num_classes: int) -> Tensor | str | None:
     if class_weight is None:
         return None
     if isinstance(class_weight, str):
-        if class_weight != "sqrt":
-            raise ValueError(f'class_weight must be None, a tensor or "sqrt", got "{class_weight}".')
+        if class_weight not in CLASS_WEIGHT_POWERS:
+            names = " or ".join(f'"{name}"' for name in CLASS_WEIGHT_POWERS)
+            raise ValueError(f'class_weight must be None, {num_classes} numbers, {names}, got "{class_weight}".')
         return class_weight
-    weights = torch.as_tensor(class_weight).to("cpu", torch.float64)
-    if weights.shape != (num_classes,) or not bool(torch.isfinite(weights).all()) or bool((weights <= 0).any()):
+    weights = as_tensor("class_weight", class_weight).to("cpu", torch.float64)
+    good = bool(torch.isfinite(weights).all()) and bool((weights > 0).all())
+    if weights.shape != (num_classes,) or not good:
+        spread = f" with values from {weights.min().item():g} to {weights.max().item():g}" if weights.numel() else ""
         raise ValueError(
-            f"class_weight must hold {num_classes} positive, finite numbers, got shape {tuple(weights.shape)} with "
-            f"values from {weights.min().item():g} to {weights.max().item():g}. To leave a class out, drop it."
+            f"class_weight must hold {num_classes} positive, finite numbers, got shape {tuple(weights.shape)}{spread}. "
+            "To leave a class out, drop it."
         )
     return weights
 
 
-def _check_momentum(momentum: float, dampening: float, nesterov: bool) -> None:
+def _check_momentum(momentum: float, dampening: float, nesterov: bool, decoupled: bool) -> Momentum:
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must lie in [0, 1), got {momentum}.")
     if not 0 <= dampening <= 1:
@@ -445,3 +459,4 @@ def _check_momentum(momentum: float, dampening: float, nesterov: bool) -> None:
             f"Nesterov momentum needs momentum > 0 and dampening = 0 (as in torch.optim.SGD), got momentum={momentum}, "
             f"dampening={dampening}."
         )
+    return Momentum(momentum, dampening, nesterov, decoupled)

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unhinge.theory.validation import scalar
+from unhinge.theory.types import Number, OneRate, Rate, Time
+from unhinge.theory.validation import as_tensor, scalar
 
 __all__ = [
     "Schedule",
@@ -27,7 +28,9 @@ __all__ = [
     "cosine",
     "exponential",
     "piecewise",
+    "as_schedule",
     "rate_pair",
+    "steady_rate",
     "step",
     "warmup",
 ]
@@ -289,15 +292,15 @@ class Schedule:
     peak: Tensor  # () float64
     shape: Shape
 
-    def __call__(self, time: Tensor | float) -> Tensor:
+    def __call__(self, time: Time) -> Tensor:
         r"""The rate :math:`\eta` at each time."""
-        return self.peak * self.shape.value(torch.as_tensor(time, dtype=torch.float64))
+        return self.peak * self.shape.value(_as_times(time))
 
-    def integral(self, time: Tensor | float) -> Tensor:
+    def integral(self, time: Time) -> Tensor:
         r"""The integrated rate :math:`\zeta(t) = \int_0^t \eta`."""
-        return self.peak * self.shape.integral(torch.as_tensor(time, dtype=torch.float64))
+        return self.peak * self.shape.integral(_as_times(time))
 
-    def __mul__(self, factor: Tensor | float) -> Schedule:
+    def __mul__(self, factor: Number) -> Schedule:
         return Schedule(self.peak * scalar("the factor of a schedule", factor), self.shape)
 
     __rmul__ = __mul__
@@ -307,16 +310,37 @@ class Schedule:
         return self.shape == other.shape
 
 
+def _as_times(time: Time) -> Tensor:
+    return as_tensor("times", time).to(torch.float64)
+
+
+def steady_rate(schedule: Schedule, lr: Number | None = None) -> Tensor:
+    """The constant rate at which exponents per unit of time are asked: `lr`, or what the schedule ends with.
+
+    Example:
+        >>> steady_rate(cosine(0.1, total=100, end=0.02))
+        tensor(0.0200, dtype=torch.float64)
+    """
+    if lr is not None:
+        return scalar("lr", lr)
+    if not schedule.shape.floor > 0:
+        raise ValueError(
+            "the schedule does not end with a constant positive rate, so there is no exponent per unit of time. "
+            "Pass one: growth(lr=...), rate(lr=...); lr=1 gives exponents per unit of the integrated rate."
+        )
+    return schedule.peak * schedule.shape.floor
+
+
 def _duration(name: str, value: float) -> float:
     return scalar(name, value, positive=True).item()
 
 
-def constant(lr: float | Tensor) -> Schedule:
+def constant(lr: Number) -> Schedule:
     """The same rate at all times."""
     return Schedule(scalar("lr", lr), Constant())
 
 
-def cosine(lr: float | Tensor, total: float, end: float = 0.0) -> Schedule:
+def cosine(lr: Number, total: float, end: float = 0.0) -> Schedule:
     """From `lr` to `end` along half a cosine during `total`, and `end` from then on."""
     peak = scalar("lr", lr)
     if end == 0:
@@ -325,7 +349,7 @@ def cosine(lr: float | Tensor, total: float, end: float = 0.0) -> Schedule:
     return Schedule(peak, Cosine(_duration("total", total), share))
 
 
-def step(lr: float | Tensor, every: float | Sequence[float], factor: float = 0.1) -> Schedule:
+def step(lr: Number, every: float | Sequence[float], factor: float = 0.1) -> Schedule:
     """Multiplied by `factor` each `every`, or at each time of a list: ``StepLR`` and ``MultiStepLR``."""
     fall = scalar("factor", factor).item()
     if isinstance(every, Sequence):
@@ -337,7 +361,7 @@ def step(lr: float | Tensor, every: float | Sequence[float], factor: float = 0.1
     return Schedule(scalar("lr", lr), shape)
 
 
-def exponential(lr: float | Tensor, decay: float) -> Schedule:
+def exponential(lr: Number, decay: float) -> Schedule:
     r"""`lr` times `decay` to the power t: ``ExponentialLR``."""
     fall = scalar("decay", decay, positive=True).item()
     if fall > 1:
@@ -360,7 +384,7 @@ def piecewise(boundaries: Sequence[float], values: Sequence[float]) -> Schedule:
     return Schedule(scalar("values", peak), shape)
 
 
-def warmup(schedule: Schedule | float | Tensor, duration: float, start: float = 0.0) -> Schedule:
+def warmup(schedule: OneRate, duration: float, start: float = 0.0) -> Schedule:
     """A straight line from `start` (a fraction of the peak) to the peak during `duration`, then `schedule`."""
     after = as_schedule(schedule)
     return Schedule(after.peak, Warmup(_duration("duration", duration), scalar("start", start).item(), after.shape))
@@ -373,7 +397,7 @@ def _increasing(boundaries: Sequence[float]) -> tuple[float, ...]:
     return times
 
 
-def as_schedule(lr: Any) -> Schedule:
+def as_schedule(lr: OneRate) -> Schedule:
     """A float, a tensor, a :class:`Schedule` or a callable, as a :class:`Schedule`."""
     if isinstance(lr, Schedule):
         return lr
@@ -384,9 +408,9 @@ def as_schedule(lr: Any) -> Schedule:
     return constant(lr)
 
 
-def rate_pair(lr: Any) -> tuple[Schedule, Schedule]:
+def rate_pair(lr: Rate) -> tuple[Schedule, Schedule]:
     """The rates of the features and of the classifier from `lr`: one for both, or a pair."""
-    if isinstance(lr, tuple | list):
+    if isinstance(lr, Sequence) and not isinstance(lr, str):
         if len(lr) != 2:
             raise ValueError(f"lr must be one rate or a pair (lr_features, lr_weight), got {len(lr)} entries.")
         return as_schedule(lr[0]), as_schedule(lr[1])

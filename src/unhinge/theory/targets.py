@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unhinge.theory.validation import check_counts, check_labels, check_soft_labels
+from unhinge.theory.types import Labels
+from unhinge.theory.validation import as_label_tensor, check_counts, check_labels, check_num_classes, check_soft_labels
 
 __all__ = ["HardTargets", "SoftTargets", "Targets", "as_targets", "class_sums"]
 
@@ -79,23 +80,25 @@ class SoftTargets:
 Targets = HardTargets | SoftTargets
 
 
-def as_targets(target: Tensor, num_classes: int) -> Targets:
-    """Checked targets from integer labels (n,) or soft labels (n, C)."""
-    if not isinstance(target, Tensor):
+def as_targets(target: Labels, num_classes: int | None = None) -> Targets:
+    """Checked targets from integer labels (n,) or soft labels (n, C).
+
+    `num_classes=None` means one more than the largest label, or the number of columns.
+    """
+    tensor = as_label_tensor(target)
+    if tensor.is_floating_point():
+        columns = tensor.shape[1] if tensor.ndim == 2 else 2  # of another shape it is refused, whatever the number
+        return _soft(check_soft_labels(tensor, check_num_classes(columns if num_classes is None else num_classes)))
+    if tensor.ndim != 1:
         raise ValueError(
-            f"target must be a torch.Tensor, got {type(target).__name__}. Convert it: torch.as_tensor(target)."
-        )
-    if target.is_complex() or target.dtype == torch.bool:
-        raise ValueError(f"target must hold integer labels or probabilities, got {target.dtype}.")
-    if target.is_floating_point():
-        return _soft(check_soft_labels(target, num_classes))
-    if target.ndim != 1:
-        raise ValueError(
-            f"integer labels must have shape (n,), got {tuple(target.shape)}. "
+            f"integer labels must have shape (n,), got {tuple(tensor.shape)}. "
             "Soft labels have shape (n, C) and a floating dtype."
         )
-    labels = check_labels(target, num_classes)
-    counts = torch.bincount(labels, minlength=num_classes).cpu()
+    if num_classes is None and tensor.numel():
+        num_classes = int(tensor.max()) + 1
+    classes = check_num_classes(2 if num_classes is None else num_classes)
+    labels = check_labels(tensor, classes)
+    counts = torch.bincount(labels, minlength=classes).cpu()
     check_counts(counts)
     return HardTargets(labels, counts)
 

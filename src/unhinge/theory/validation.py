@@ -1,19 +1,93 @@
-"""What the public door accepts. Each check says what was expected, what came, and what to do."""
+"""What the public door accepts. Each check says what was expected, what came, and what to do.
+
+Tensors, numpy arrays and lists become tensors here and nowhere else: see :mod:`unhinge.theory.types` for the rule.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["check_labels", "check_soft_labels", "check_start", "check_steps", "check_times", "scalar"]
+__all__ = [
+    "as_label_tensor",
+    "as_tensor",
+    "as_tensors",
+    "check_alike",
+    "check_counts",
+    "check_distances",
+    "check_labels",
+    "check_num_classes",
+    "check_shape",
+    "check_soft_labels",
+    "check_start",
+    "check_steps",
+    "check_times",
+    "scalar",
+]
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def scalar(name: str, value: Any, *, positive: bool = False) -> Tensor:
+def as_tensor(name: str, value: object) -> Tensor:
+    """A tensor as it is; an array, or anything that numpy reads as one, with its own dtype; a list as int64 or float64.
+
+    Example:
+        >>> as_tensor("bias", [0.5, 1.0]).dtype, as_tensor("bias", np.ones(2, dtype=np.float32)).dtype
+        (torch.float64, torch.float32)
+    """
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, for one
+        array = np.asarray(None)
+    if array.dtype.kind not in "biufc":
+        raise ValueError(
+            f"{name} must be a torch.Tensor, a numpy array or a list of numbers, got {_described(value)}. "
+            f"Every entry must be a number, and all rows must have one length."
+        )
+    # torch reads neither unsigned integers beyond a byte, nor another machine's byte order, nor long doubles.
+    plain = {"u": np.dtype(np.int64), "f": np.dtype(np.float64)}
+    native = array.dtype.newbyteorder("=")
+    unknown = array.dtype.kind in plain and native not in (np.uint8, np.float16, np.float32, np.float64)
+    # It warns about arrays that must not be written to, and refuses negative strides: those are copied.
+    array = np.require(array, dtype=plain[array.dtype.kind] if unknown else native, requirements=["C", "W"])
+    return torch.from_numpy(array)
+
+
+def as_tensors(values: Mapping[str, object]) -> list[Tensor]:
+    """All values as tensors. Lists have no dtype or device of their own: they take those of what stands beside them."""
+    given = {name: as_tensor(name, value) for name, value in values.items()}
+    typed = [
+        given[name] for name, value in values.items() if hasattr(value, "dtype") and given[name].is_floating_point()
+    ]
+    like = typed[0] if typed else torch.empty(0, dtype=torch.float64)
+    return [tensor if hasattr(values[name], "dtype") else _list_like(tensor, like) for name, tensor in given.items()]
+
+
+def _list_like(tensor: Tensor, like: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.bool or tensor.is_complex() else tensor.to(like)
+
+
+def as_label_tensor(target: object) -> Tensor:
+    """Labels of either kind as a tensor: integers (n,) or probabilities (n, C)."""
+    tensor = as_tensor("target", target)
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"target must hold integer labels or probabilities, got {tensor.dtype}.")
+    return tensor
+
+
+def _described(value: object) -> str:
+    """What came, in a few words."""
+    text = repr(value)
+    return f"{type(value).__name__} {text}" if len(text) <= 40 else type(value).__name__
+
+
+def scalar(name: str, value: object, *, positive: bool = False) -> Tensor:
     r"""One finite, non-negative number as a float64 CPU tensor that keeps its autograd graph."""
     try:
         number = torch.as_tensor(value, dtype=torch.float64).to("cpu")
@@ -37,10 +111,11 @@ def scalar(name: str, value: Any, *, positive: bool = False) -> Tensor:
     return number
 
 
-def check_num_classes(num_classes: int) -> int:
+def check_num_classes(num_classes: Any) -> int:
     """A whole number of at least 2."""
-    if isinstance(num_classes, bool) or int(num_classes) != num_classes or num_classes < 2:
-        raise ValueError(f"num_classes must be a whole number of at least 2, got {num_classes}.")
+    whole = isinstance(num_classes, int | float | np.number) and not isinstance(num_classes, bool)
+    if not whole or not num_classes == num_classes // 1 or num_classes < 2:
+        raise ValueError(f"num_classes must be a whole number of at least 2, got {num_classes!r}.")
     return int(num_classes)
 
 
@@ -89,12 +164,8 @@ def check_soft_labels(target: Tensor, num_classes: int) -> Tensor:
     return target
 
 
-def check_tensor(name: str, value: Any, shape: tuple[int | None, ...], finite: bool = True) -> Tensor:
+def check_shape(name: str, value: Tensor, shape: tuple[int | None, ...], finite: bool = True) -> Tensor:
     """A float tensor of the given shape (None: any size), of finite numbers unless `finite` is False."""
-    if not isinstance(value, Tensor):
-        raise ValueError(
-            f"{name} must be a torch.Tensor, got {type(value).__name__}. Convert it: torch.as_tensor({name})."
-        )
     wanted = str(tuple("any" if size is None else size for size in shape)).replace("'", "")
     fits = value.ndim == len(shape) and all(
         want is None or want == have for want, have in zip(shape, value.shape, strict=True)
@@ -106,7 +177,7 @@ def check_tensor(name: str, value: Any, shape: tuple[int | None, ...], finite: b
         )
     if value.dtype not in FLOATS:
         raise ValueError(f"{name} must have a floating dtype, got {value.dtype}. Call {name}.double() or .float().")
-    # a sum is one fast pass and shows any NaN or infinity; only a suspicious one is worth a closer look
+    # A sum is one fast pass and shows any NaN or infinity; only a suspicious one is worth a closer look.
     if finite and not torch.isfinite(value.detach().sum()) and not torch.isfinite(value).all():
         bad = int((~torch.isfinite(value)).sum())
         raise ValueError(
@@ -129,26 +200,30 @@ def check_alike(**tensors: Tensor | None) -> None:
             )
 
 
-def check_start(features: Tensor, weight: Tensor, bias: Tensor | None, size: int | None, num_classes: int) -> None:
-    """The initial state: shapes, dtypes, devices and finite entries."""
-    check_tensor("features", features, (size, None))
-    check_tensor("weight", weight, (num_classes, features.shape[1]))
-    if bias is not None:
-        check_tensor("bias", bias, (num_classes,))
-    check_alike(features=features, weight=weight, bias=bias)
+def check_start(
+    features: object, weight: object, bias: object | None, size: int | None, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The initial state as tensors, with shapes, dtypes, devices and entries checked."""
+    named = {"features": features, "weight": weight} | ({} if bias is None else {"bias": bias})
+    rows, prototypes, *biases = as_tensors(named)
+    check_shape("features", rows, (size, None))
+    check_shape("weight", prototypes, (num_classes, rows.shape[1]))
+    offsets = check_shape("bias", biases[0], (num_classes,)) if biases else None
+    check_alike(features=rows, weight=prototypes, bias=offsets)
+    return rows, prototypes, offsets
 
 
-def _numbers(time: Any) -> Tensor:
-    try:
-        # through numpy, where Python's floats keep their 64 bits whatever torch's default dtype is
-        return time if isinstance(time, Tensor) else torch.as_tensor(np.asarray(time))
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"times must be numbers or a tensor of them, got {time!r}.") from None
+def _numbers(name: str, value: object) -> Tensor:
+    # Through numpy, where Python's floats keep their 64 bits whatever torch's default dtype is.
+    tensor = as_tensor(name, value)
+    if tensor.is_complex():
+        raise ValueError(f"{name} must be real numbers, got {tensor.dtype}.")
+    return tensor
 
 
-def check_times(time: Any) -> Tensor:
+def check_times(time: object) -> Tensor:
     """Times as a float64 CPU tensor, finite and not negative."""
-    value = _numbers(time).to("cpu", torch.float64)
+    value = _numbers("times", time).to("cpu", torch.float64)
     if not torch.isfinite(value).all():
         raise ValueError("times must be finite numbers. For infinite time ask limit() or direction().")
     if value.numel() and value.min() < 0:
@@ -156,9 +231,9 @@ def check_times(time: Any) -> Tensor:
     return value
 
 
-def check_steps(time: Any) -> Tensor:
+def check_steps(time: object) -> Tensor:
     """Step counts as an int64 CPU tensor; whole numbers in a float tensor are accepted."""
-    value = _numbers(time).to("cpu")
+    value = _numbers("steps", time).to("cpu")
     if value.dtype == torch.bool:
         raise ValueError("descent counts whole steps, got booleans.")
     if value.is_floating_point():
@@ -170,3 +245,12 @@ def check_steps(time: Any) -> Tensor:
     if steps.numel() and steps.min() < 0:
         raise ValueError(f"steps must not be negative, got {int(steps.min())}.")
     return steps
+
+
+def check_distances(distance: object) -> Tensor:
+    """Distances to be reached as a float64 CPU tensor, all positive."""
+    value = _numbers("distances", distance).detach().to("cpu", torch.float64)
+    if not bool((value > 0).all()):
+        worst = value[~(value > 0)].flatten()[0].item()
+        raise ValueError(f"the distance must be positive, got {worst:g}; zero is reached only in the limit.")
+    return value

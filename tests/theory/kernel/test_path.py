@@ -432,7 +432,9 @@ def bad_kernels() -> dict[str, tuple[object, str]]:
         "wrong shape": (random_kernel(8, 9), r"\(n, n\) = \(7, 7\) or \(n p, n p\) = \(28, 28\).*got \(8, 8\)"),
         "not a number": (spoiled, "NaN"),
         "other dtype": (good.float(), "share one dtype"),
-        "a list": ([[1.0]], "got list"),
+        "a list of another size": ([[1.0]], r"got \(1, 1\)"),
+        "text": ("kernel.npy", "got str"),
+        "names": ([["a"]], "must be a torch.Tensor, a numpy array or a list"),
         "numpy of another size": (np.eye(3), r"got \(3, 3\)"),
         "function to nowhere": (lambda rows: rows[:2], "returned"),
         "function that fails": (lambda rows: rows @ torch.eye(5, dtype=F64), "neither to rows"),
@@ -491,3 +493,13 @@ def test_shared_features_recover_the_clean_labels_that_free_features_forget() ->
     guess = (state.features @ (state.weight - state.weight.mean(0)).mT).argmax(1)
     assert (guess == clean).double().mean() > 0.95
     assert (guess == noisy).double().mean() < 0.75
+
+
+@pytest.mark.parametrize("size", [6, 9, 30])
+def test_a_kernel_that_moves_all_examples_alike_separates_no_classes(size):
+    """G is zero but for rounding, and rounding is neither symmetric nor a direction."""
+    problem = LayerPeeled(torch.arange(size) % 3, num_classes=3)
+    features, weight = random_kernel(size, 1)[:, :4].contiguous(), random_kernel(4, 2)[:3].contiguous()
+    path = problem.kernel_flow(features, weight, torch.full((size, size), 0.3, dtype=F64))
+    assert path.growth().item() == 0
+    assert torch.equal(path.at(5.0).features, features)

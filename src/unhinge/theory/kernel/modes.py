@@ -13,12 +13,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from unhinge.theory.linear.propagators import safe_divide
-from unhinge.theory.linear.symbols import falling
+from unhinge.theory.numerics import EPS, falling, safe_divide
 
 __all__ = ["Coordinates", "DampedModes", "FreeModes", "Modes", "Race", "race"]
-
-EPS = torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)

@@ -10,33 +10,39 @@ matrix with p columns  [eq: kernel-example]; a full kernel has pC modes with one
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.kernel.modes import Coordinates, Race, race
-from unhinge.theory.kernel.products import Coupling, check_symmetric, couple, kernel_kind, multiply
+from unhinge.theory.kernel.products import Coupling, as_kernel, check_symmetric, couple, kernel_kind, multiply
 from unhinge.theory.kernel.reduction import Reduction, reduce_damped, reduce_free
-from unhinge.theory.linear.path import CHUNK, first_time_below, scaled
-from unhinge.theory.linear.propagators import safe_norm, safe_sqrt
+from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.spectrum import Spectrum
+from unhinge.theory.linear.summary import HardSummary, SoftSummary
 from unhinge.theory.linear.symbols import FlowSymbol
-from unhinge.theory.schedules import Schedule, rate_pair
+from unhinge.theory.numerics import EPS, safe_norm, safe_sqrt, scaled
+from unhinge.theory.path import (
+    collapse_of_states,
+    concatenated,
+    first_passages,
+    first_time,
+    horizon_of,
+    in_pieces,
+    zero_start,
+)
+from unhinge.theory.schedules import Schedule, rate_pair, steady_rate
 from unhinge.theory.state import State, fitting_scale
-from unhinge.theory.targets import Targets, class_sums
-from unhinge.theory.validation import check_alike, check_start, check_tensor, check_times
+from unhinge.theory.targets import Targets
+from unhinge.theory.types import Kernel, Matrix, Number, Rate, Time, Vector
+from unhinge.theory.validation import as_tensors, check_alike, check_shape, check_start, check_times
 
 __all__ = ["KernelPath", "solve_kernel"]
 
-EPS = torch.finfo(torch.float64).eps
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelPath:
     """The exact path of features that move through a constant kernel; made by `LayerPeeled.kernel_flow`.
 
@@ -48,23 +54,21 @@ class KernelPath:
     coupling: Coupling
     features: Tensor  # (n, p), at the start
     weight: Tensor  # (C, p), at the start
-    start_bias: Tensor | None  # (C,)
-    drive: Tensor  # (C,) float64, constant pull on the biases
-    weight_decay: Tensor  # ()
+    biases: Biases | None
     schedule: Schedule  # of the prototypes
 
-    # ---- the state -------------------------------------------------------------------------------------------
+    # ---- the state ---------------------------------------------------------------------------------------------------
 
-    def at(self, time: Any) -> State:
+    def at(self, time: Time) -> State:
         r"""The state at each time."""
         moments = check_times(time)
         log, state = self._state(moments)
         scale = fitting_scale(self._log_norm(log, state).detach(), self.features.dtype)
         features, weight = self.reduction.assemble(state.times(torch.exp(log - scale)))
-        bias = None if self.start_bias is None else self._like(self._bias(moments))
+        bias = None if self.biases is None else self._like(self.biases.at(moments))
         return State(features, weight, bias, self._like(scale))
 
-    def predict(self, cross_kernel: Any, features: Tensor, time: Any) -> Tensor:
+    def predict(self, cross_kernel: Kernel, features: Matrix, time: Time) -> Tensor:
         r"""Features of unseen inputs, :math:`h_\text{new}(t) = h_\text{new}(0) + K_\text{new,train}\,P\,j(t)`
         [eq: kernel-prediction].
 
@@ -93,19 +97,21 @@ class KernelPath:
             tensor([0, 1])
         """
         size, dim = self.features.shape
-        check_tensor("features", features, (None, dim))
-        check_alike(features=self.features, new=features)
-        kernel_kind(cross_kernel, self.features, new=len(features))
+        _, new = as_tensors({"features": self.features, "new features": features})
+        check_shape("features", new, (None, dim))
+        check_alike(features=self.features, new=new)
+        cross = as_kernel(cross_kernel, self.features)
+        kernel_kind(cross, self.features, new=len(new))
         moments = check_times(time)
         clock, modes = self.schedule.integral(moments), self.reduction.modes
         scale = fitting_scale(self._log_norm(*self._state(moments)).detach(), self.features.dtype).clamp(min=0)
         # from the modes themselves: what stands still may cancel in the training features, but not in these
         factor = torch.exp(modes.exponent * clock[..., None] - scale[..., None])[..., None]
         pulls = self.reduction.pulls(factor * modes.motion(clock)[0]).reshape(-1, size, dim)
-        shifts = [multiply(cross_kernel, rows, len(features)) for rows in pulls]
-        shift = torch.stack(shifts) if shifts else features.new_zeros(0)
-        kept = self._like(torch.exp(-scale))[..., None, None] * features
-        return kept + shift.reshape(*moments.shape, *features.shape)
+        shifts = [multiply(cross, rows, len(new)) for rows in pulls]
+        shift = torch.stack(shifts) if shifts else new.new_zeros(0)
+        kept = self._like(torch.exp(-scale))[..., None, None] * new
+        return kept + shift.reshape(*moments.shape, *new.shape)
 
     def direction(self) -> State:
         r"""The limit of :math:`Z / \|Z\|` as the integrated rate grows without bound: the top eigenspace of G that the
@@ -115,92 +121,98 @@ class KernelPath:
 
     def limit(self) -> State:
         r"""The limit of :math:`Z` itself; an error if it diverges."""
-        if math.isfinite(self._ends):
+        if self._ends is not None:
             return self.at(self._ends)
         growth = self._race.reference
         if growth > 0 or self._race.linear:
             how = f"exp({growth.item():.6g} x integrated rate)" if growth > 0 else "the integrated rate"
             raise ValueError(f"Z diverges: its norm grows as {how}. Ask direction() for the limit of Z/|Z|.")
         features, weight = self.reduction.assemble(self._race.lead().times((growth == 0).double()))
-        return State(features, weight, self._bias_limit())
+        return State(features, weight, None if self.biases is None else self._like(self.biases.limit()))
 
-    # ---- scalar questions: nothing of size n -----------------------------------------------------------------
+    # ---- scalar questions: nothing of size n -------------------------------------------------------------------------
 
-    def loss(self, time: Any) -> Tensor:
+    def loss(self, time: Time) -> Tensor:
         r"""Mean unhinged loss :math:`-\langle M H, W\rangle - \kappa^\top b`, without the decay terms."""
         moments = check_times(time)
         log, state = self._state(moments)
         base, through = self._pulled
         pulled = state.start[..., None, None] * base + through @ state.features
         value = scaled(-(pulled * (self.reduction.basis @ state.weight)).sum((-2, -1)), 2 * log)
-        if self.start_bias is not None:
-            value = value - self._bias(moments) @ self.drive
+        if self.biases is not None:
+            value = value - self.biases.at(moments) @ self.biases.drive
         return self._like(value)
 
-    def feature_norm(self, time: Any) -> Tensor:
+    def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
         return self._side_norm(time, 0)
 
-    def weight_norm(self, time: Any) -> Tensor:
+    def weight_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|W\|`."""
         return self._side_norm(time, 1)
 
-    def log_norm(self, time: Any) -> Tensor:
+    def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|Z\|`, finite where :math:`\|Z\|` itself overflows."""
         return self._like(self._log_norm(*self._state(check_times(time))))
 
-    def distance(self, time: Any) -> Tensor:
+    def distance(self, time: Time) -> Tensor:
         r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small."""
         self._check_start()
         return self._like(self._distance(check_times(time)))
 
-    def growth(self, lr: float | None = None) -> Tensor:
+    def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|Z\|` per unit of time at a constant rate; without decay
         :math:`\sqrt{s g}\,\eta_2` for the largest eigenvalue g of G that the start has a part in.
 
         Arguments:
             lr: The rate of the prototypes; by default the one the schedule ends with.
         """
-        return self._like(self._race.reference * self._steady(lr))
+        return self._like(self._race.reference * steady_rate(self.schedule, lr))
 
-    def rate(self, lr: float | None = None) -> Tensor:
+    def rate(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :meth:`distance`, negative; 0 where it falls only as 1 over the integrated rate, minus
         infinity if nothing but the direction is there."""
         self._check_start()
-        return self._like(self._race.fall() * self._steady(lr))
+        return self._like(self._race.fall() * steady_rate(self.schedule, lr))
 
-    def time_to(self, distance: Any) -> Tensor:
+    def time_to(self, distance: Time) -> Tensor:
         """The first time at which :meth:`distance` is at most `distance`; infinite if never."""
         self._check_start()
-        wanted = torch.as_tensor(distance, dtype=torch.float64)
-        if bool((wanted <= 0).any()):
-            raise ValueError("the distance must be positive; zero is reached only in the limit.")
-        horizon = min(self._ends, 1e300)
-        with torch.no_grad():
-            found = [first_time_below(self._distance, value, horizon, False) for value in wanted.reshape(-1).tolist()]
-        return self._like(torch.tensor(found, dtype=torch.float64).reshape(wanted.shape))
+        horizon = horizon_of(self._ends, discrete=False)
+        return self._like(
+            first_passages(
+                distance,
+                lambda wanted: first_time(self._distance, wanted, horizon, discrete=False, differentiable=False),
+            )
+        )
 
-    # ---- questions that look at classes or examples ----------------------------------------------------------
+    # ---- questions that look at classes or examples ------------------------------------------------------------------
 
-    def accuracy(self, time: Any) -> Tensor:
-        r"""Share of examples whose largest logit is their label's (soft labels: their most probable class).
+    @property
+    def labels(self) -> Tensor:
+        """The class of each example, the most probable one of soft labels: (n,) int64."""
+        return self.coupling.targets.labels
+
+    def correct(self, time: Time) -> Tensor:
+        r"""Whether the largest logit of each example is its label's, :math:`(*, n)` bool.
 
         Uses prototypes minus their mean, at their own scale, so that a common part does not drown the differences.
         """
-        moments = check_times(time)
-        pieces = moments.reshape(-1).split(max(1, CHUNK // self.features.numel()))
-        with torch.no_grad():
-            hits = [self._accuracy(piece) for piece in pieces]
-        return self._like(torch.cat(hits).reshape(moments.shape))
+        return in_pieces(self._correct, check_times(time), self.features.numel())
 
-    def collapse(self, time: Any) -> dict[str, Tensor]:
+    def accuracy(self, time: Time) -> Tensor:
+        r"""Share of examples whose largest logit is their label's: the mean of :meth:`correct`."""
+        return self._like(
+            in_pieces(lambda piece: self._correct(piece).double().mean(-1), check_times(time), self.features.numel())
+        )
+
+    def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
         moments = check_times(time)
-        rows = [self._collapse(self.at(moment).normalized()) for moment in moments.reshape(-1)]
-        keys = rows[0].keys() if rows else ()
-        return {key: self._like(torch.stack([row[key] for row in rows]).reshape(moments.shape)) for key in keys}
+        parts = collapse_of_states(self, moments, self.labels, len(self.weight))
+        return concatenated(parts, moments, like=self.features)
 
-    # ---- reduced coordinates: kept with their gradients, whoever asks first ---------------------------------
+    # ---- reduced coordinates: kept with their gradients, whoever asks first ------------------------------------------
 
     @cached_property
     @torch.enable_grad()
@@ -228,7 +240,7 @@ class KernelPath:
         positive = squares > 0
         return torch.where(positive, log + torch.where(positive, squares, 1.0).log() / 2, -torch.inf)
 
-    def _side_norm(self, time: Any, side: int) -> Tensor:
+    def _side_norm(self, time: Time, side: int) -> Tensor:
         log, state = self._state(check_times(time))
         return self._like(scaled(safe_sqrt(self.reduction.sides(state)[side].pow(2).sum(-1)), log))
 
@@ -242,7 +254,9 @@ class KernelPath:
         share = clock if self._race.linear else torch.ones_like(clock)
         return 2 * torch.sin(torch.atan2(across, (share + along) * square.sqrt()) / 2)
 
-    def _accuracy(self, moments: Tensor) -> Tensor:
+    @torch.no_grad()
+    def _correct(self, moments: Tensor) -> Tensor:
+        """Whether each example is right at each of the times (m,): (m, n) bool."""
         basis = self.reduction.basis
         wide = basis.reshape(len(self.weight), -1)
         centered = (wide - wide.mean(0)).reshape(basis.shape)
@@ -252,62 +266,26 @@ class KernelPath:
         features = self.reduction.assemble(state)[0].double()
         head = (torch.where(seen, centered, 0.0) @ weight).reshape(-1, *self.weight.shape)
         logits = features @ head.to(features).mT
-        if self.start_bias is not None:
-            scale, bias = (log + own).to(logits), self._bias(moments).to(logits)
+        if self.biases is not None:
+            scale, bias = (log + own).to(logits), self.biases.at(moments).to(logits)
             logits = torch.exp(scale.clamp(max=0))[:, None, None] * logits
             logits = logits + (torch.exp(-scale.clamp(min=0))[:, None] * bias)[:, None]
-        return (logits.argmax(-1) == self.coupling.targets.labels.to(logits.device)).double().mean(-1)
+        return logits.argmax(-1) == self.labels.to(logits.device)
 
-    def _collapse(self, state: State) -> dict[str, Tensor]:
-        features, weight = state.features.double(), state.weight.double()
-        labels = self.coupling.targets.labels.to(features.device)
-        counts = torch.bincount(labels, minlength=len(weight)).clamp(min=1)
-        means = class_sums(features, labels, len(weight)) / counts[:, None]
-        apart = features - means[labels]
-        within = apart.mT @ apart / len(labels)
-        return collapse_measures(means, weight, within.trace(), within)
-
-    # ---- biases, rates, checks -------------------------------------------------------------------------------
+    # ---- rates and checks --------------------------------------------------------------------------------------------
 
     def _like(self, value: Tensor) -> Tensor:
         return value.to(self.features)
 
-    def _bias(self, moments: Tensor) -> Tensor:
-        assert self.start_bias is not None
-        keep, push = FlowSymbol(self.schedule.shape).bias(moments, self.schedule.peak, self.weight_decay)
-        return keep[..., None] * self.start_bias.double().cpu() + push[..., None] * self.drive
-
-    def _bias_limit(self) -> Tensor | None:
-        if self.start_bias is None:
-            return None
-        if self.weight_decay.item() > 0:
-            return self._like(self.drive / self.weight_decay)
-        bias = self.start_bias.double().cpu()
-        return self._like(torch.where(self.drive == 0, bias, torch.sign(self.drive) * torch.inf))
-
     @property
-    def _ends(self) -> float:
-        """The time after which the rate is zero; infinite if it stays positive."""
+    def _ends(self) -> float | None:
+        """The time after which the rate is zero; None if it stays positive."""
         shape = self.schedule.shape
-        return shape.settles if shape.floor == 0 else math.inf
-
-    def _steady(self, lr: float | None) -> Tensor:
-        if lr is not None:
-            return torch.as_tensor(lr, dtype=torch.float64)
-        floor = self.schedule.shape.floor
-        if not floor > 0:
-            raise ValueError(
-                "the schedule does not end with a constant positive rate, so there is no exponent per unit of time. "
-                "Pass one: growth(lr=...), rate(lr=...); lr=1 gives exponents per unit of the integrated rate."
-            )
-        return self.schedule.peak * floor
+        return shape.settles if shape.floor == 0 else None
 
     def _check_start(self) -> None:
         if not bool(self.features.any() or self.weight.any()):
-            raise ValueError(
-                "the start is zero and stays zero: Z/|Z| has no limit. Start from features or prototypes that are "
-                "not all 0."
-            )
+            raise zero_start()
 
 
 def solve_kernel(
@@ -315,31 +293,48 @@ def solve_kernel(
     spectrum: Spectrum,
     drive: Tensor,
     decays: tuple[Tensor, Tensor],
-    features: Tensor,
-    weight: Tensor,
-    kernel: Any,
-    lr: Any,
-    bias: Tensor | None,
+    features: Matrix,
+    weight: Matrix,
+    kernel: Kernel,
+    lr: Rate,
+    bias: Vector | None,
 ) -> KernelPath:
     """Check the input, find the modes, and hand out the path: what `LayerPeeled.kernel_flow` calls."""
-    if targets is None or not isinstance(features, Tensor):
+    if targets is None or isinstance(features, HardSummary | SoftSummary):
         raise ValueError(
             "a kernel joins single examples, so kernel_flow needs labels and features in memory: "
             "make the problem with LayerPeeled(target, num_classes) and pass features (n, p)."
         )
-    check_start(features, weight, bias, targets.size, targets.num_classes)
+    rows, prototypes, start_bias = check_start(features, weight, bias, targets.size, targets.num_classes)
     schedules = rate_pair(lr)
     ratio = _ratio(schedules)
-    kind = kernel_kind(kernel, features)
-    if isinstance(kernel, Tensor):
-        check_symmetric("kernel", kernel.detach(), torch.finfo(kernel.dtype).eps)
+    operator = as_kernel(kernel, rows)
+    kind = kernel_kind(operator, rows)
+    if isinstance(operator, Tensor):
+        check_symmetric("kernel", operator.detach(), torch.finfo(operator.dtype).eps)
     coupling = couple(targets, spectrum)
     feature_decay, weight_decay = (decay.detach() for decay in decays)
     if feature_decay.item() == 0:
-        reduction = reduce_free(kernel, kind, coupling, features, weight, ratio, weight_decay)
+        reduction = reduce_free(operator, kind, coupling, rows, prototypes, ratio, weight_decay)
     else:
-        reduction = reduce_damped(kernel, kind, coupling, features, weight, ratio, (feature_decay, weight_decay))
-    return KernelPath(reduction, coupling, features, weight, bias, drive.detach(), weight_decay, schedules[1])
+        reduction = reduce_damped(operator, kind, coupling, rows, prototypes, ratio, (feature_decay, weight_decay))
+    biases = None
+    if start_bias is not None:
+        biases = Biases(
+            start=start_bias,
+            drive=drive.detach(),
+            rate=schedules[1].peak,
+            decay=weight_decay,
+            symbol=FlowSymbol(schedules[1].shape),
+        )
+    return KernelPath(
+        reduction=reduction,
+        coupling=coupling,
+        features=rows,
+        weight=prototypes,
+        biases=biases,
+        schedule=schedules[1],
+    )
 
 
 def _ratio(schedules: tuple[Schedule, Schedule]) -> Tensor:

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from unhinge.theory.linear.path import CHUNK
 from unhinge.theory.linear.spectrum import Spectrum
+from unhinge.theory.numerics import CHUNK, EPS
 from unhinge.theory.targets import Targets
-from unhinge.theory.validation import check_alike, check_tensor
+from unhinge.theory.types import Kernel
+from unhinge.theory.validation import as_tensors, check_alike, check_shape
 
-__all__ = ["Coupling", "check_symmetric", "couple", "eigen", "kernel_kind", "multiply", "respond"]
-
-EPS = torch.finfo(torch.float64).eps
+__all__ = ["Coupling", "as_kernel", "check_symmetric", "couple", "eigen", "kernel_kind", "multiply", "respond"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,13 @@ def couple(targets: Targets, spectrum: Spectrum) -> Coupling:
     return Coupling(targets, matrix.detach())
 
 
+def as_kernel(kernel: Kernel, like: Tensor) -> Any:
+    """An array or a list as a tensor; operators and functions as they are, for only they know how they multiply."""
+    if isinstance(kernel, np.ndarray | list | tuple):
+        return as_tensors({"features": like, "kernel": kernel})[1]
+    return kernel
+
+
 def kernel_kind(kernel: Any, features: Tensor, new: int | None = None) -> str:
     """``"example"`` for (n, n), ``"full"`` for (n p, n p); an operator without a shape says it by its `kind`.
 
@@ -62,7 +69,7 @@ def kernel_kind(kernel: Any, features: Tensor, new: int | None = None) -> str:
                 "A full kernel is indexed by features.reshape(-1): the p entries of one example are neighbors."
             )
         if isinstance(kernel, Tensor):
-            check_alike(**{"features": features, name: check_tensor(name, kernel, came)})
+            check_alike(**{"features": features, name: check_shape(name, kernel, came)})
         return "example" if came == example else "full"
     if not callable(kernel):
         raise ValueError(

@@ -16,11 +16,9 @@ from torch import Tensor
 
 from unhinge.theory.kernel.modes import Coordinates, DampedModes, FreeModes, Modes
 from unhinge.theory.kernel.products import Coupling, eigen, respond
-from unhinge.theory.linear.propagators import safe_sqrt
+from unhinge.theory.numerics import EPS, safe_sqrt
 
 __all__ = ["Reduction", "reduce_damped", "reduce_free"]
-
-EPS = torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)

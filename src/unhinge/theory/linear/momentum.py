@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.linear.products import ordered_products
-from unhinge.theory.linear.symbols import HUGE, log_abs1p, step_rates, until_rest
+from unhinge.theory.linear.symbols import HUGE, step_rates, until_rest
+from unhinge.theory.numerics import log_abs1p
 from unhinge.theory.schedules import Constant, Shape
+from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps
 
 __all__ = ["Momentum", "MomentumSymbol", "Roots"]
@@ -106,7 +108,7 @@ class MomentumSymbol:
     options: Momentum
     shrink: Tensor  # (), decoupled decay common to features and prototypes; 0 if coupled
 
-    def times(self, time: object) -> Tensor:
+    def times(self, time: Time) -> Tensor:
         return check_steps(time)
 
     def matrices(self, rate: Tensor, omega: Tensor) -> Tensor:
@@ -198,7 +200,7 @@ class MomentumSymbol:
         down_log, down = self.values(time, base - width)
         return (up * torch.exp(up_log - log) - down * torch.exp(down_log - log)) / (2 * width * value)
 
-    def bias(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+    def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         time = until_rest(self.shape, time)
         coupled = not self.options.decoupled
         eta = rate.reshape(1, 1)

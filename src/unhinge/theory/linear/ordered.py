@@ -8,41 +8,70 @@ off the matrix that the schedule settles on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unhinge.theory.linear.momentum import Momentum, MomentumSymbol
+from unhinge.theory.linear.blocks import Blocks, Rates, survival
+from unhinge.theory.linear.momentum import Momentum
 from unhinge.theory.linear.products import normalized, ordered_products, scan
-from unhinge.theory.linear.propagators import Blocks, Rates, safe_sqrt, survival
-from unhinge.theory.linear.symbols import DescentSymbol, FlowSymbol, falling
+from unhinge.theory.numerics import falling, safe_sqrt
 from unhinge.theory.schedules import Schedule
+from unhinge.theory.types import Number, Time
 from unhinge.theory.validation import check_steps, check_times
 
-__all__ = ["Ordered", "flow_matrix", "ordered_descent", "ordered_flow"]
+__all__ = ["DescentSteps", "FlowPanels", "Motion", "Ordered", "flow_matrix"]
 
-STAGES = 8
+STAGES = 8  # Gauss collocation of order 16: panels are as long as the schedules are smooth, and few
+
+# Panels of 2 x 2 systems followed before giving up: some 100 MB at a hundred groups, reached only by times far beyond
+# what a schedule without an end can be asked for.
 MAX_PANELS = 200_000
+
+
+class Motion(Protocol):
+    """How an optimizer moves all groups: what :class:`Ordered` asks of :class:`FlowPanels`, :class:`DescentSteps`."""
+
+    @property
+    def settles(self) -> float:
+        """The time from which all rates are constant; infinite if that is not known."""
+
+    @property
+    def moving(self) -> bool:
+        """Whether any rate stays above zero."""
+
+    @property
+    def requires_grad(self) -> bool: ...
+    def times(self, time: Time) -> Tensor:
+        """Checked times, in the unit of the optimizer."""
+
+    def products(self, time: Tensor) -> tuple[Tensor, Tensor]:
+        """From the start to each time: log-scales (*, G) and matrices (*, G, 2, 2)."""
+
+    def tail(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Per eigenvalue of the settled motion: exponents and angles (G, d), and what they make of the start (G, d, 2,
+        2)."""
 
 
 @dataclass(frozen=True)
 class Ordered:
-    """Matrices of all groups at the asked times, by functions that know the optimizer."""
+    """Any schedules: matrices at the asked times by ordered products, limits from the motion that is settled on."""
 
-    times: Callable[[object], Tensor]
-    products: Callable[[Tensor], tuple[Tensor, Tensor]]  # (log (*, G), matrix (*, G, 2, 2))
-    bias: Callable[[Tensor], tuple[Tensor, Tensor]]
-    settles: float
-    moving: bool  # whether any rate stays above zero
-    requires_grad: bool
-    tail: Callable[[], tuple[Tensor, Tensor, Tensor]]  # per eigenvalue: exponent, angle (G, d), state maps (G, d, 2, 2)
+    motion: Motion
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.motion.requires_grad
+
+    def times(self, time: Time) -> Tensor:
+        return self.motion.times(time)
 
     def blocks(self, time: Tensor) -> Blocks:
-        log, matrix = self.products(time)
+        log, matrix = self.motion.products(time)
         lead = log.detach().amax(-1)
         return Blocks(lead, log - lead[..., None], matrix)
 
@@ -51,43 +80,52 @@ class Ordered:
 
     @property
     def ends(self) -> float | None:
-        return None if self.moving else self.settles
+        return None if self.motion.moving else self.motion.settles
 
     def lead(self) -> Tensor:
-        if not self.moving:
-            return self.blocks(self.times(math.ceil(self.settles))).relative()
-        exponent, angle, maps = self.tail()
+        if not self.motion.moving:
+            return self.blocks(self.times(math.ceil(self.motion.settles))).relative()
+        exponent, angle, maps = self.motion.tail()
         top = exponent.max()
-        leading = exponent >= top - 1e-12 * max(1.0, abs(top.item()))
+        leading = exponent >= top - _tie(top)
+        # Eigenvalues come from a general solver, to about 1e-15 of the largest: an angle below 1e-9 is rounding, even
+        # of a pair that nearly coincides and so has only half the digits.
         if bool((angle[leading].abs() > 1e-9).any()):
             raise ValueError(
                 "Z/|Z| has no limit: the leading eigenvalue of the last steps is not a positive number, so the state "
                 "turns or changes sign for ever. The step is too large for the decay; take lr * decay < 1."
             )
+        # Two equal eigenvalues with one eigenvector make the solver divide by their rounded difference: entries of 1e8
+        # where others are of order one are not a large part of the start, but growth in proportion to time.
         size = torch.where(leading[..., None, None], maps, 0.0).abs().amax()
         if not bool(torch.isfinite(size)) or size.item() > 1e7 * max(1.0, maps[leading].abs().median().item()):
             raise _linear_growth()
         return (maps * leading[..., None, None]).sum(1)
 
-    def growth(self, lr: float | None) -> Tensor:
+    def growth(self, lr: Number | None) -> Tensor:
         return self._exponents(lr).max()
 
-    def falls(self, lr: float | None) -> Tensor:
+    def falls(self, lr: Number | None) -> Tensor:
         exponent = self._exponents(lr)
         top = exponent.max()
-        behind = exponent < top - 1e-12 * max(1.0, abs(top.item()))
+        behind = exponent < top - _tie(top)
         return torch.where(behind, exponent - top, -torch.inf)
 
     def final(self) -> Tensor:
-        return survival(self.growth(None).item(), 1e-13) * self.lead()
+        return survival(self.growth(None).item(), neutral=1e-13) * self.lead()
 
-    def _exponents(self, lr: float | None) -> Tensor:
-        if lr is not None or not self.moving:
+    def _exponents(self, lr: Number | None) -> Tensor:
+        if lr is not None or not self.motion.moving:
             raise ValueError(
                 "exponents at another rate are known for proportional rates only: here features and prototypes follow "
                 "schedules of different shape. Ask growth() and rate() of a path whose schedules settle."
             )
-        return self.tail()[0]
+        return self.motion.tail()[0]
+
+
+def _tie(top: Tensor) -> float:
+    """Exponents closer than this are one exponent, rounded twice by the solver of eigenvalues."""
+    return 1e-12 * max(1.0, abs(top.item()))
 
 
 def _linear_growth() -> ValueError:
@@ -141,6 +179,9 @@ def flow_matrix(
     return log.expand(matrix.shape[:-2]), matrix
 
 
+# ---- flow: panels of collocation -------------------------------------------------------------------------------------
+
+
 @cache
 def _gauss() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nodes, weights and integration matrix of Gauss collocation on [0, 1], of order twice the stages."""
@@ -153,50 +194,87 @@ def _gauss() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return (nodes + 1) / 2, weights / 2, integrals @ np.linalg.inv(basis) / 2
 
 
-def _panel_matrices(generator: Callable[[Tensor], Tensor], left: Tensor, right: Tensor) -> Tensor:
-    """Transition matrices of :math:`\\Phi' = A\\Phi` over each panel, (panels, G, 2, 2), by Gauss collocation."""
-    nodes, weights, inner = (torch.from_numpy(part) for part in _gauss())
-    width = right - left
-    a = generator(left[:, None] + width[:, None] * nodes)  # (P, S, G, 2, 2)
-    a = a * width[:, None, None, None, None]
-    a = a.permute(0, 2, 1, 3, 4)  # (P, G, S, 2, 2)
-    coupled = inner[:, :, None, None] * a[:, :, None]  # (P, G, S, S, 2, 2)
-    size = 2 * STAGES
-    system = torch.eye(size, dtype=torch.float64) - coupled.permute(0, 1, 2, 4, 3, 5).reshape(*a.shape[:2], size, size)
-    ones = torch.eye(2, dtype=torch.float64).repeat(STAGES, 1).expand(*a.shape[:2], size, 2)
-    stages = torch.linalg.solve(system, ones).unflatten(-2, (STAGES, 2))
-    eye = torch.eye(2, dtype=torch.float64)
-    return eye + (weights[:, None, None] * (a @ stages)).sum(2)
+@dataclass(frozen=True)
+class FlowPanels:
+    r"""Gradient flow under two schedules that are not proportional: 2 x 2 systems, never the large one.
 
+    On each panel :math:`\Phi' = A(t)\Phi` is solved by Gauss collocation; panels are halved where one step and two
+    half steps disagree.
+    """
 
-def ordered_flow(sigma: Tensor, rates: Rates, schedules: tuple[Schedule, Schedule]) -> Ordered:
-    """Gradient flow under two schedules that are not proportional (theory: the 2 x 2 systems, never the large one)."""
-    features, weight = schedules
-    settles = max(
-        features.shape.settles if features.peak.item() else 0.0, weight.shape.settles if weight.peak.item() else 0.0
-    )
-    decays = rates.feature_decay, rates.weight_decay
+    sigma: Tensor  # (G,)
+    rates: Rates
+    schedules: tuple[Schedule, Schedule]  # of features and prototypes
 
-    def generator(time: Tensor) -> Tensor:
-        fast, slow = features(time)[..., None], weight(time)[..., None]
+    @property
+    def settles(self) -> float:
+        return _settles(self.schedules)
+
+    @property
+    def moving(self) -> bool:
+        return _moving(self.schedules)
+
+    @property
+    def requires_grad(self) -> bool:
+        return _requires_grad(self.sigma, self.rates)
+
+    def times(self, time: Time) -> Tensor:
+        return check_times(time)
+
+    def products(self, time: Tensor) -> tuple[Tensor, Tensor]:
+        flat = time.reshape(-1)
+        stop = min(self.settles, flat.max().item()) if flat.numel() else 0.0
+        log, matrix = self._before(flat.clamp(max=stop))
+        if self.settles < math.inf and bool((flat > self.settles).any()):
+            extra = (flat - self.settles).clamp(min=0)[:, None]
+            clocks = (schedule.peak * _floor(schedule) * extra for schedule in self.schedules)
+            tail_log, tail = flow_matrix(self.sigma, self.rates.feature_decay, self.rates.weight_decay, *clocks)
+            log, matrix = normalized(log + tail_log, tail @ matrix)
+        return log.reshape(*time.shape, -1), matrix.reshape(*time.shape, -1, 2, 2)
+
+    def tail(self) -> tuple[Tensor, Tensor, Tensor]:
+        if self.settles == math.inf:
+            raise _unsettled()
+        end = torch.tensor(self.settles, dtype=torch.float64)
+        log, start = self.products(end)
+        start = start * torch.exp(log - log.max())[:, None, None]
+        return _spectral_maps(self._generator(end), start, discrete=False)
+
+    def _generator(self, time: Tensor) -> Tensor:
+        """A at each time, (*, G, 2, 2)."""
+        fast, slow = (schedule(time)[..., None] for schedule in self.schedules)
+        one = torch.ones_like(self.sigma)
         entries = [
-            -decays[0] * fast * torch.ones_like(sigma),
-            sigma * fast,
-            sigma * slow,
-            -decays[1] * slow * torch.ones_like(sigma),
+            -self.rates.feature_decay * fast * one,
+            self.sigma * fast,
+            self.sigma * slow,
+            -self.rates.weight_decay * slow * one,
         ]
         return torch.stack(entries, -1).unflatten(-1, (2, 2))
 
-    def panels(stop: float) -> Tensor:
+    def _before(self, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Products up to times (m,) at which the rates may still change."""
+        edges = self._edges(time.max().item()) if time.numel() and time.max() > 0 else time.new_zeros(1)
+        groups = len(self.sigma)
+        log = torch.zeros(1, groups, dtype=torch.float64)
+        whole = torch.eye(2, dtype=torch.float64).expand(1, groups, 2, 2)
+        if len(edges) > 1:
+            logs, products = scan(self._panels(edges[:-1], edges[1:]))
+            log, whole = torch.cat([log, logs]), torch.cat([whole, products])
+        index = (torch.searchsorted(edges, time, right=True) - 1).clamp(0, len(edges) - 1)
+        last = self._panels(edges[index], time)
+        return normalized(log[index], last @ whole[index])
+
+    def _edges(self, stop: float) -> Tensor:
         """Edges of panels on which one and two collocation steps agree."""
-        marks = {0.0, stop, *(at for s in schedules for at in s.shape.breaks if at < stop)}
+        marks = {0.0, stop, *(at for s in self.schedules for at in s.shape.breaks if at < stop)}
         edges = torch.tensor(sorted(marks), dtype=torch.float64)
         left, right, done = edges[:-1], edges[1:], [edges]
         with torch.no_grad():
             while len(left):
                 middle = (left + right) / 2
-                whole = _panel_matrices(generator, left, right)
-                halves = _panel_matrices(generator, middle, right) @ _panel_matrices(generator, left, middle)
+                whole = self._panels(left, right)
+                halves = self._panels(middle, right) @ self._panels(left, middle)
                 size = halves.abs().amax((-2, -1))
                 error = ((whole - halves).abs().amax((-2, -1)) / size).amax(1)
                 rough = ~(error < 2e-15) & (middle > left) & (middle < right)
@@ -211,123 +289,113 @@ def ordered_flow(sigma: Tensor, rates: Rates, schedules: tuple[Schedule, Schedul
                     )
         return torch.cat(done).unique()
 
-    def before(time: Tensor) -> tuple[Tensor, Tensor]:
-        edges = panels(time.max().item()) if time.numel() and time.max() > 0 else torch.zeros(1, dtype=torch.float64)
-        groups = len(sigma)
-        log = torch.zeros(1, groups, dtype=torch.float64)
-        whole = torch.eye(2, dtype=torch.float64).expand(1, groups, 2, 2)
-        if len(edges) > 1:
-            logs, products = scan(_panel_matrices(generator, edges[:-1], edges[1:]))
-            log, whole = torch.cat([log, logs]), torch.cat([whole, products])
-        index = (torch.searchsorted(edges, time, right=True) - 1).clamp(0, len(edges) - 1)
-        last = _panel_matrices(generator, edges[index], time)
-        return normalized(log[index], last @ whole[index])
-
-    def products(time: Tensor) -> tuple[Tensor, Tensor]:
-        flat = time.reshape(-1)
-        stop = min(settles, flat.max().item()) if flat.numel() else 0.0
-        log, matrix = before(flat.clamp(max=stop))
-        if settles < math.inf and bool((flat > settles).any()):
-            extra = (flat - settles).clamp(min=0)[:, None]
-            floors = features.peak * _floor(features), weight.peak * _floor(weight)
-            tail_log, tail = flow_matrix(sigma, *decays, floors[0] * extra, floors[1] * extra)
-            log, matrix = normalized(log + tail_log, tail @ matrix)
-        return log.reshape(*time.shape, -1), matrix.reshape(*time.shape, -1, 2, 2)
-
-    moving = any(s.peak.item() * _floor(s) > 0 for s in schedules)
-
-    def tail() -> tuple[Tensor, Tensor, Tensor]:
-        if settles == math.inf:
-            raise _unsettled()
-        log, start = products(torch.tensor(settles, dtype=torch.float64))
-        start = start * torch.exp(log - log.max())[:, None, None]
-        return _spectral_maps(generator(torch.tensor(settles, dtype=torch.float64)), start, discrete=False)
-
-    symbol = FlowSymbol(weight.shape)
-    return Ordered(
-        check_times,
-        products,
-        lambda time: symbol.bias(time, rates.weight, rates.weight_decay),
-        settles,
-        moving or settles == math.inf,
-        _requires_grad(sigma, rates),
-        tail,
-    )
+    def _panels(self, left: Tensor, right: Tensor) -> Tensor:
+        """Transition matrices over each panel, (panels, G, 2, 2), by Gauss collocation."""
+        nodes, weights, inner = (torch.from_numpy(part) for part in _gauss())
+        width = right - left
+        a = self._generator(left[:, None] + width[:, None] * nodes)  # (P, S, G, 2, 2)
+        a = a * width[:, None, None, None, None]
+        a = a.permute(0, 2, 1, 3, 4)  # (P, G, S, 2, 2)
+        coupled = inner[:, :, None, None] * a[:, :, None]  # (P, G, S, S, 2, 2)
+        size = 2 * STAGES
+        eye = torch.eye(size, dtype=torch.float64)
+        system = eye - coupled.permute(0, 1, 2, 4, 3, 5).reshape(*a.shape[:2], size, size)
+        ones = torch.eye(2, dtype=torch.float64).repeat(STAGES, 1).expand(*a.shape[:2], size, 2)
+        stages = torch.linalg.solve(system, ones).unflatten(-2, (STAGES, 2))
+        return torch.eye(2, dtype=torch.float64) + (weights[:, None, None] * (a @ stages)).sum(2)
 
 
-def ordered_descent(
-    sigma: Tensor,
-    rates: Rates,
-    schedules: tuple[Schedule, Schedule],
-    momentum: Momentum,
-) -> Ordered:
+# ---- descent: one matrix per step ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DescentSteps:
     r"""``torch.optim.SGD`` step by step: on :math:`(x, y)`, with momentum on :math:`(x, y, b_x, b_y)`."""
-    features, weight = schedules
-    settles = max(s.shape.settles if s.peak.item() else 0.0 for s in schedules)
-    settled = math.ceil(min(settles, 2.0**62))
-    moving = any(s.peak.item() * _floor(s) > 0 for s in schedules) or settles == math.inf
-    size = 4 if momentum.factor else 2
-    decays = torch.stack([rates.feature_decay, rates.weight_decay])
-    zero = torch.zeros_like(sigma)
-    pull = torch.stack([zero, -sigma, -sigma, zero], -1).unflatten(-1, (2, 2))
-    gradient = pull if momentum.decoupled else pull + torch.diag(decays)  # (G, 2, 2)
-    eye = torch.eye(2, dtype=torch.float64)
 
-    def step(rate: Tensor, fresh: float, carried: float) -> Tensor:
-        """Matrices of one step at rates (m, 2): buffer = carried * buffer + fresh * gradient."""
+    sigma: Tensor  # (G,)
+    rates: Rates
+    schedules: tuple[Schedule, Schedule]  # of features and prototypes
+    options: Momentum
+
+    @property
+    def settles(self) -> float:
+        return _settles(self.schedules)
+
+    @property
+    def moving(self) -> bool:
+        return _moving(self.schedules)
+
+    @property
+    def requires_grad(self) -> bool:
+        return _requires_grad(self.sigma, self.rates)
+
+    def times(self, time: Time) -> Tensor:
+        return check_steps(time)
+
+    def products(self, time: Tensor) -> tuple[Tensor, Tensor]:
+        log, matrix = self._state(time)
+        return normalized(log, matrix[..., :2, :])
+
+    def tail(self) -> tuple[Tensor, Tensor, Tensor]:
+        if self.settles == math.inf:
+            raise _unsettled()
+        log, start = self._state(torch.tensor(max(self._settled, 1)))
+        start = start * torch.exp(log - log.max())[:, None, None]
+        return _spectral_maps(self._later(self._settled, self._settled + 1)[0], start, discrete=True)
+
+    def step(self, rate: Tensor, fresh: float, carried: float) -> Tensor:
+        """Matrices of one step at rates (m, 2): buffer = carried * buffer + fresh * gradient, (m, G, d, d)."""
+        options, eye = self.options, torch.eye(2, dtype=torch.float64)
+        decays = torch.stack([self.rates.feature_decay, self.rates.weight_decay])
+        zero = torch.zeros_like(self.sigma)
+        pull = torch.stack([zero, -self.sigma, -self.sigma, zero], -1).unflatten(-1, (2, 2))
+        gradient = pull if options.decoupled else pull + torch.diag(decays)  # (G, 2, 2)
+        keep = eye - torch.diag_embed(rate * decays)[:, None] if options.decoupled else eye
         lr = rate[:, None, :, None]
-        keep = eye - torch.diag_embed(rate * decays)[:, None] if momentum.decoupled else eye
-        if not momentum.factor:
+        if not options.factor:
             return keep - lr * gradient
         buffer = torch.cat([fresh * gradient, (carried * eye).expand_as(gradient)], -1)  # (G, 2, 4)
         used = buffer
-        if momentum.nesterov:
-            used = momentum.factor * buffer + torch.nn.functional.pad(gradient, (0, 2))
-        kept = torch.nn.functional.pad(keep, (0, 2)) if momentum.decoupled else torch.eye(2, 4, dtype=torch.float64)
+        if options.nesterov:
+            used = options.factor * buffer + torch.nn.functional.pad(gradient, (0, 2))
+        kept = torch.nn.functional.pad(keep, (0, 2)) if options.decoupled else torch.eye(2, 4, dtype=torch.float64)
         moved = kept - lr * used
         return torch.cat([moved, buffer.expand(len(rate), *buffer.shape)], -2)
 
-    def rate(start: int, stop: int) -> Tensor:
+    @property
+    def _settled(self) -> int:
+        return math.ceil(min(self.settles, 2.0**62))
+
+    def _rates(self, start: int, stop: int) -> Tensor:
         steps = torch.arange(start, stop, dtype=torch.float64)
-        return torch.stack([features(steps), weight(steps)], -1)
+        return torch.stack([schedule(steps) for schedule in self.schedules], -1)
 
-    def later(start: int, stop: int) -> Tensor:
-        return step(rate(start + 1, stop + 1), 1 - momentum.dampening, momentum.factor)
+    def _later(self, start: int, stop: int) -> Tensor:
+        """All steps but the first, which alone is not damped and finds no buffer."""
+        return self.step(self._rates(start + 1, stop + 1), 1 - self.options.dampening, self.options.factor)
 
-    def state(time: Tensor) -> tuple[Tensor, Tensor]:
+    def _state(self, time: Tensor) -> tuple[Tensor, Tensor]:
         """(log, matrices (*, G, d, 2)) from the start to the state, buffers included."""
-        if not moving:
-            time = time.clamp(max=settled)
-        log, product = ordered_products(later, (time - 1).clamp(min=0), max(settled - 1, 0))
-        first = step(rate(0, 1), 1.0, 0.0)[0][..., :2]
+        if not self.moving:
+            time = time.clamp(max=self._settled)
+        log, product = ordered_products(self._later, (time - 1).clamp(min=0), max(self._settled - 1, 0))
+        first = self.step(self._rates(0, 1), 1.0, 0.0)[0][..., :2]
         log, matrix = normalized(log, product @ first)
         started = (time > 0)[..., None]
-        start = torch.eye(size, 2, dtype=torch.float64)
+        start = torch.eye(first.shape[-2], 2, dtype=torch.float64)
         return torch.where(started, log, 0.0), torch.where(started[..., None, None], matrix, start)
 
-    def products(time: Tensor) -> tuple[Tensor, Tensor]:
-        log, matrix = state(time)
-        return normalized(log, matrix[..., :2, :])
 
-    def tail() -> tuple[Tensor, Tensor, Tensor]:
-        if settles == math.inf:
-            raise _unsettled()
-        log, start = state(torch.tensor(max(settled, 1)))
-        start = start * torch.exp(log - log.max())[:, None, None]
-        return _spectral_maps(later(settled, settled + 1)[0], start, discrete=True)
+# ---- what two schedules have in common -------------------------------------------------------------------------------
 
-    symbol: DescentSymbol | MomentumSymbol = DescentSymbol(weight.shape)
-    if momentum.factor:
-        symbol = MomentumSymbol(weight.shape, momentum, rates.weight_decay)
-    return Ordered(
-        check_steps,
-        products,
-        lambda time: symbol.bias(time, rates.weight, rates.weight_decay),
-        settles,
-        moving,
-        _requires_grad(sigma, rates),
-        tail,
-    )
+
+def _settles(schedules: tuple[Schedule, Schedule]) -> float:
+    """From when on both rates are constant; one that is zero throughout does not count."""
+    return max(schedule.shape.settles if schedule.peak.item() else 0.0 for schedule in schedules)
+
+
+def _moving(schedules: tuple[Schedule, Schedule]) -> bool:
+    return any(s.peak.item() * _floor(s) > 0 for s in schedules) or _settles(schedules) == math.inf
 
 
 def _requires_grad(sigma: Tensor, rates: Rates) -> bool:

@@ -9,27 +9,40 @@ distances at any time are algebra on 2 x 2 matrices. The full state is built onl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
-from unhinge.theory.linear.propagators import Blocks, Propagator, safe_norm, safe_sqrt
+from unhinge.theory.linear.biases import Biases
+from unhinge.theory.linear.blocks import Blocks
+from unhinge.theory.linear.propagators import Propagator
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.summary import streamed_away
+from unhinge.theory.numerics import CHUNK, safe_norm, safe_sqrt, scaled
+from unhinge.theory.path import (
+    collapse_of_states,
+    concatenated,
+    first_passages,
+    first_time,
+    horizon_of,
+    in_pieces,
+    zero_start,
+)
 from unhinge.theory.state import State, fitting_scale
 from unhinge.theory.targets import HardTargets, Targets
+from unhinge.theory.types import Number, Time
 
-__all__ = ["LinearPath", "Start", "differentiable_time", "first_time_below", "scaled"]
+__all__ = ["LinearPath", "Start"]
 
-CHUNK = 1 << 22  # numbers held at once by questions that need each example
+# Numbers held at once while examples are classified: few enough to stay in the processor's cache, where the additions
+# of one time are several times faster than from memory.
+IN_CACHE = 1 << 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Start:
     """The initial state in the coordinates of the modes; `features` and `targets` are missing after a streamed pass."""
 
@@ -75,20 +88,19 @@ class Start:
         return result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LinearPath:
     """The exact path under gradient flow or descent; made by `LayerPeeled.flow` and `LayerPeeled.descent`."""
 
     spectrum: Spectrum
     propagator: Propagator
     start: Start
-    drive: Tensor  # (C,) float64, constant pull on the biases
-    weight_decay: Tensor  # ()
+    biases: Biases | None
     discrete: bool
 
-    # ---- the state ----------------------------------------------------------------------------------------
+    # ---- the state ---------------------------------------------------------------------------------------------------
 
-    def at(self, time: Any) -> State:
+    def at(self, time: Time) -> State:
         r"""The state at each time (flow) or after each number of steps (descent)."""
         moments = self.propagator.times(time)
         blocks = self._blocks(moments)
@@ -96,7 +108,8 @@ class LinearPath:
         scale = fitting_scale(norm.detach(), self._dtype)
         matrix = torch.exp(blocks.log + (blocks.lead - scale)[..., None])[..., None, None] * blocks.matrix
         features, weight = self._assemble(matrix)
-        return State(features, weight, self._bias(moments), self._like(scale))
+        bias = None if self.biases is None else self._like(self.biases.at(moments))
+        return State(features, weight, bias, self._like(scale))
 
     def direction(self) -> State:
         r"""The limit of :math:`Z / \|Z\|` as the integrated rate grows without bound  [eq: direction].
@@ -116,11 +129,11 @@ class LinearPath:
         if ends is not None:
             return self.at(ends)
         features, weight = self._assemble(self.propagator.final())
-        return State(features, weight, self._bias_limit())
+        return State(features, weight, None if self.biases is None else self._like(self.biases.limit()))
 
-    # ---- scalar questions: nothing of size n or p -----------------------------------------------------------
+    # ---- scalar questions: nothing of size n or p --------------------------------------------------------------------
 
-    def loss(self, time: Any) -> Tensor:
+    def loss(self, time: Time) -> Tensor:
         r"""Mean unhinged loss :math:`-\sum_k \sigma_k\langle x_k, y_k\rangle - \kappa^\top b`, without decay terms
         [eq: loss-modes]."""
         moments = self.propagator.times(time)
@@ -129,28 +142,28 @@ class LinearPath:
         inner = (rows[..., 0, :] * rows[..., 1, :]).sum(-1)
         total = -(self.spectrum.sigma * inner).sum(-1)
         value = scaled(total, 2 * blocks.lead)
-        if self.start.bias is not None:
-            value = value - self._bias64(moments) @ self.drive
+        if self.biases is not None:
+            value = value - self.biases.at(moments) @ self.biases.drive
         return self._like(value)
 
-    def feature_norm(self, time: Any) -> Tensor:
+    def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
         return self._side_norm(time, 0)
 
-    def weight_norm(self, time: Any) -> Tensor:
+    def weight_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|W\|`."""
         return self._side_norm(time, 1)
 
-    def log_norm(self, time: Any) -> Tensor:
+    def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|Z\|`, finite where :math:`\|Z\|` itself overflows."""
         return self._like(self._log_norm(self._blocks(self.propagator.times(time))))
 
-    def distance(self, time: Any) -> Tensor:
+    def distance(self, time: Time) -> Tensor:
         r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small  [eq: chord]."""
         self._check_start()
         return self._like(self._distance(self.propagator.times(time)))
 
-    def growth(self, lr: float | None = None) -> Tensor:
+    def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|Z\|` per unit of time (per step in descent) at a constant rate  [eq: growth].
 
         Arguments:
@@ -158,7 +171,7 @@ class LinearPath:
         """
         return self._like(self.propagator.growth(lr))
 
-    def rate(self, lr: float | None = None) -> Tensor:
+    def rate(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :meth:`distance`: it behaves as :math:`e^{\text{rate} \cdot t}`, so the rate is negative
         [eq: rate].
 
@@ -168,42 +181,54 @@ class LinearPath:
         self._check_start()
         return self._like(self.propagator.falls(lr).amax())
 
-    def time_to(self, distance: Any) -> Tensor:
+    def time_to(self, distance: Time) -> Tensor:
         """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never
         [eq: time-to]."""
         self._check_start()
-        ends = self._ends
-        horizon = (2.0**62 if self.discrete else 1e300) if ends is None else float(ends)
-        wanted = torch.as_tensor(distance, dtype=torch.float64)
-        found = [self._time_to(value, horizon) for value in wanted.reshape(-1).tolist()]
-        return self._like(torch.stack(found).reshape(wanted.shape))
 
-    # ---- questions that look at classes or examples -----------------------------------------------------------
+        def measured(moments: Tensor) -> Tensor:
+            return self._distance(self.propagator.times(moments))
 
-    def accuracy(self, time: Any) -> Tensor:
-        r"""Share of examples whose largest logit is their label's (soft labels: their most probable class).
+        horizon = horizon_of(self._ends, self.discrete)
+        return self._like(first_passages(distance, lambda wanted: first_time(measured, wanted, horizon, self.discrete)))
+
+    # ---- questions that look at classes or examples ------------------------------------------------------------------
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each example, the most probable one of soft labels: (n,) int64."""
+        if self.start.targets is None:
+            raise streamed_away("the label of each example")
+        return self.start.targets.labels
+
+    def correct(self, time: Time) -> Tensor:
+        r"""Whether the largest logit of each example is its label's, :math:`(*, n)` bool.
 
         Uses prototypes minus their mean, so that a common part that is :math:`10^{16}` times larger does not drown the
         differences. Costs O(n C) per time.
         """
-        start = self.start
-        if start.features is None or start.targets is None:
-            raise streamed_away("accuracy")
         moments = self.propagator.times(time)
-        flat = moments.reshape(-1)
-        with torch.no_grad():
-            parts = [self._accuracy(piece) for piece in flat.split(self._times_at_once())]
-        return self._like(torch.cat(parts).reshape(moments.shape))
+        return in_pieces(self._correct, moments, self._numbers_per_time()).to(self.start.x.device)
 
-    def collapse(self, time: Any) -> dict[str, Tensor]:
+    def accuracy(self, time: Time) -> Tensor:
+        r"""Share of examples whose largest logit is their label's (soft labels: their most probable class):
+        the mean of :meth:`correct`."""
+        moments = self.propagator.times(time)
+        size = self._numbers_per_time()
+        return self._like(in_pieces(lambda piece: self._correct(piece).double().mean(-1), moments, size))
+
+    def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
         moments = self.propagator.times(time)
-        flat = moments.reshape(-1)
-        parts = [self._collapse(piece) for piece in flat.split(max(1, CHUNK // self._collapse_size()))]
-        keys = parts[0].keys() if parts else ()
-        return {key: self._like(torch.cat([part[key] for part in parts]).reshape(moments.shape)) for key in keys}
+        if not isinstance(self.start.targets, HardTargets | None):
+            # soft labels: the classes are those of the most probable label, so the states themselves are needed
+            parts = collapse_of_states(self, moments, self.labels, len(self.start.weight))
+        else:
+            pieces = moments.reshape(-1).split(max(1, CHUNK // self._collapse_size()))
+            parts = [self._collapse(piece) for piece in pieces]
+        return concatenated(parts, moments, like=self.start.x)
 
-    # ---- reduced coordinates ----------------------------------------------------------------------------------
+    # ---- reduced coordinates -----------------------------------------------------------------------------------------
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -236,10 +261,7 @@ class LinearPath:
 
     def _check_start(self) -> None:
         if not bool((self.start.factor.detach() != 0).any()):
-            raise ValueError(
-                "the start is zero and stays zero: Z/|Z| has no limit. Start from features or prototypes that are "
-                "not all 0."
-            )
+            raise zero_start()
 
     def _log_norm(self, blocks: Blocks) -> Tensor:
         squares = (blocks.relative() @ self.start.factor).pow(2).sum((-3, -2, -1))
@@ -247,7 +269,7 @@ class LinearPath:
         logs = torch.where(positive, squares, 1.0).log() / 2
         return torch.where(positive, blocks.lead + logs, -torch.inf)
 
-    def _side_norm(self, time: Any, side: int) -> Tensor:
+    def _side_norm(self, time: Time, side: int) -> Tensor:
         blocks = self._blocks(self.propagator.times(time))
         rows = (blocks.relative() @ self.start.factor)[..., side, :]
         return self._like(scaled(safe_sqrt(rows.pow(2).sum((-2, -1))), blocks.lead))
@@ -262,38 +284,7 @@ class LinearPath:
         angle = torch.atan2(across, (share + along) * square.sqrt())
         return 2 * torch.sin(angle / 2)
 
-    def _time_to(self, wanted: float, horizon: float) -> Tensor:
-        def measured(moments: Tensor) -> Tensor:
-            return self._distance(self.propagator.times(moments))
-
-        if not wanted > 0:
-            raise ValueError(f"the distance must be positive, got {wanted}; it is reached only in the limit.")
-        with torch.no_grad():
-            found = first_time_below(measured, wanted, horizon, self.discrete)
-        if self.discrete or not math.isfinite(found) or found == 0:
-            return torch.tensor(found, dtype=torch.float64)
-        return differentiable_time(measured, found)
-
-    # ---- biases -------------------------------------------------------------------------------------------------
-
-    def _bias64(self, moments: Tensor) -> Tensor:
-        assert self.start.bias is not None
-        keep, push = self.propagator.bias(moments)
-        return keep[..., None] * self.start.bias.double().cpu() + push[..., None] * self.drive
-
-    def _bias(self, moments: Tensor) -> Tensor | None:
-        return None if self.start.bias is None else self._like(self._bias64(moments))
-
-    def _bias_limit(self) -> Tensor | None:
-        if self.start.bias is None:
-            return None
-        decay = self.weight_decay
-        if decay.item() > 0:
-            return self._like(self.drive / decay)
-        bias = self.start.bias.double().cpu()
-        return self._like(torch.where(self.drive == 0, bias, torch.sign(self.drive) * torch.inf))
-
-    # ---- the full state ---------------------------------------------------------------------------------------
+    # ---- the full state ----------------------------------------------------------------------------------------------
 
     def _assemble(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """Features and prototypes from the matrices of the groups (*, G, 2, 2)."""
@@ -319,7 +310,7 @@ class LinearPath:
             per_row[..., 1, 0, None] * x + per_row[..., 1, 1, None] * y,
         )
 
-    # ---- classes and examples, in the span of the modes ---------------------------------------------------------
+    # ---- classes and examples, in the span of the modes --------------------------------------------------------------
 
     @cached_property
     @torch.enable_grad()
@@ -365,8 +356,6 @@ class LinearPath:
 
     def _collapse(self, moments: Tensor) -> dict[str, Tensor]:
         start = self.start
-        if not isinstance(start.targets, HardTargets | None):
-            return self._collapse_of_states(moments)
         rows, weight, keep = self._small_state(self._blocks(moments))
         means = rows / start.counts.double().sqrt()[:, None]
         size = start.counts.sum().double()
@@ -376,35 +365,52 @@ class LinearPath:
             within = keep[..., None, None] ** 2 * (residuals.mT @ residuals / size)
         return collapse_measures(means, weight, keep**2 * start.scatter / size, within)
 
-    def _collapse_of_states(self, moments: Tensor) -> dict[str, Tensor]:
-        """Soft labels: the classes are those of the most probable label, so the state itself is needed."""
-        assert self.start.targets is not None
-        labels = self.start.targets.labels
-        counts = torch.bincount(labels, minlength=len(self.start.weight)).double().clamp(min=1)
-        rows = []
-        for moment in moments:
-            state = self.at(moment).normalized()  # the measures do not depend on the scale
-            features, weight = state.features.double().cpu(), state.weight.double().cpu()
-            means = torch.zeros_like(weight).index_add(0, labels, features) / counts[:, None]
-            apart = features - means[labels]
-            within = apart.mT @ apart / len(labels)
-            rows.append(collapse_measures(means, weight, within.trace(), within))
-        return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    # ---- which examples are right ------------------------------------------------------------------------------------
 
-    def _times_at_once(self) -> int:
-        count = len(self.start.targets.labels) if self.start.targets is not None else 1
-        return max(1, CHUNK // (count * len(self.start.weight)))
+    def _numbers_per_time(self) -> int:
+        if self.start.features is None or self.start.targets is None:
+            raise streamed_away("accuracy")
+        return len(self.start.features) * len(self.start.weight)
 
-    def _accuracy(self, moments: Tensor) -> Tensor:
-        start = self.start
-        assert start.targets is not None
+    @cached_property
+    @torch.no_grad()
+    def _read_out(self) -> tuple[Tensor, Tensor]:
+        """How centered prototypes are read off the rows, (C, rows); and which groups have a part in them, (G,) bool."""
         x, y, aside, _ = self._compressed
-        blocks = self._blocks(moments)
-        read_out = self.spectrum.read_out()
-        # the prototypes at their own scale: their differences may be far below the common part that leads
+        read_out = self.spectrum.read_out().detach()
         reads = torch.zeros(len(self.spectrum.sigma), dtype=torch.bool)
         reads[self.spectrum.group] = (read_out.abs().amax(0) > 0) & ((x.abs() + y.abs()).amax(1) > 0)
         reads[-1] = len(aside) > 0
+        return read_out, reads
+
+    @cached_property
+    @torch.no_grad()
+    def _residual_products(self) -> tuple[Tensor, Tensor] | None:
+        r"""What is left of the residuals' part of the logits where few groups read: fixed products, two per group.
+
+        Within a group time multiplies all rows by the same two scalars, so the centered prototypes are
+        :math:`\sum_g a_g X_g + b_g Y_g` and the residuals see them through :math:`R X_g^\top` and :math:`R Y_g^\top`,
+        (n, C) each and fixed. Balanced classes have one such group: two additions per logit instead of a product of
+        matrices. With many groups the plain product is shorter.
+        """
+        x, y, aside, _ = self._compressed
+        read_out, reads = self._read_out
+        groups = reads[:-1].nonzero().flatten()
+        if len(aside) or 2 * len(groups) > min(4, x.shape[1]):
+            return None
+        members = self.spectrum.group == groups[:, None]  # (groups, rows)
+        parts = [read_out @ (mask[:, None] * side) for mask in members for side in (x, y)]
+        return groups, torch.stack([self._residuals.detach() @ part.mT for part in parts])
+
+    @torch.no_grad()
+    def _correct(self, moments: Tensor) -> Tensor:
+        """Whether each example is right at each of the times (m,): (m, n) bool."""
+        start = self.start
+        assert start.targets is not None
+        x, y, aside, _ = self._compressed
+        read_out, reads = self._read_out
+        blocks = self._blocks(moments)
+        # The prototypes at their own scale: their differences may be far below the common part that leads.
         own = torch.where(reads, blocks.log, -torch.inf).amax(-1)
         own = torch.where(torch.isfinite(own), own, 0.0)
         head = torch.exp(torch.where(reads, blocks.log - own[..., None], -torch.inf))[..., None, None] * blocks.matrix
@@ -414,52 +420,32 @@ class LinearPath:
         if len(aside):
             weight = weight + head[..., -1, 1, 1, None, None] * (aside - aside.mean(0))
         rows, _, keep = self._small_state(blocks)
-        logits = start.targets.expand(rows @ weight.mT)
-        if bool((keep != 0).any()):
-            logits = logits + keep[..., None, None] * (self._residuals @ weight.mT)
-        if start.bias is not None:
-            bias = self._bias64(moments)
+        between = rows @ weight.mT  # (m, r, C): the logits of what the modes see
+        offsets = None
+        if self.biases is not None:
             log = 2 * blocks.lead + own
-            logits = torch.exp(log.clamp(max=0))[..., None, None] * logits
-            logits = logits + (torch.exp(-log.clamp(min=0))[..., None] * bias)[..., None, :]
-        return (logits.argmax(-1) == start.targets.labels.cpu()).double().mean(-1)
+            between = torch.exp(log.clamp(max=0))[..., None, None] * between
+            keep = torch.exp(log.clamp(max=0)) * keep
+            offsets = torch.exp(-log.clamp(min=0))[..., None] * self.biases.at(moments)
+        right = []
+        for piece in torch.arange(len(moments)).split(max(1, IN_CACHE // self._numbers_per_time())):
+            logits = start.targets.expand(between[piece])
+            self._add_residuals(logits, keep[piece], weight[piece], head[piece])
+            if offsets is not None:
+                logits += offsets[piece, None, :]
+            right.append(logits.argmax(-1) == start.targets.labels.cpu())
+        return torch.cat(right)
 
-
-def scaled(value: Tensor, log: Tensor) -> Tensor:
-    """value * exp(log), infinite where that overflows but never 0 * inf."""
-    return torch.where(value == 0, value, value * torch.exp(torch.where(value == 0, 0.0, log)))
-
-
-def differentiable_time(measured: Callable[[Tensor], Tensor], found: float) -> Tensor:
-    """`found` with its derivative in all that `measured` depends on: one Newton step, which leaves the value alone."""
-    moment = torch.tensor(found, dtype=torch.float64, requires_grad=True)
-    with torch.enable_grad():
-        (slope,) = torch.autograd.grad(measured(moment).log(), moment)
-    now = measured(moment.detach()).log()
-    return moment.detach() - (now - now.detach()) / slope
-
-
-def first_time_below(measured: Callable[[Tensor], Tensor], wanted: float, horizon: float, discrete: bool) -> float:
-    """The first time at which `measured` is at most `wanted`, by growing and then dividing a bracket.
-
-    Dips narrower than a 256th of the bracket are not seen.
-    """
-    start = torch.zeros((), dtype=torch.float64)
-    if measured(start) <= wanted:
-        return 0.0
-    low, high = 0.0, 1.0
-    while measured(torch.tensor(min(high, horizon), dtype=torch.float64)) > wanted:
-        if high >= horizon:
-            return math.inf
-        high *= 16
-    high = min(high, horizon)
-    for _ in range(40):
-        grid = torch.linspace(low, high, 257, dtype=torch.float64)
-        if discrete:
-            grid = grid.round().unique()
-        below = measured(grid) <= wanted
-        first = int(below.double().argmax())
-        low, high = grid[max(first - 1, 0)].item(), grid[first].item()
-        if (discrete and high - low <= 1) or high - low <= 4e-16 * high:
-            break
-    return high
+    def _add_residuals(self, logits: Tensor, keep: Tensor, weight: Tensor, head: Tensor) -> None:
+        """Add the part of the logits (m, n, C) that the modes do not see, in place; it fades as `keep` (m,)."""
+        if not bool((keep != 0).any()):
+            return
+        fixed = self._residual_products
+        if fixed is None:
+            logits += keep[..., None, None] * (self._residuals @ weight.mT)
+            return
+        groups, products = fixed
+        factors = (keep[..., None, None] * head[..., groups, 1, :]).flatten(-2).tolist()
+        for at_one_time, each in zip(logits, factors, strict=True):
+            for factor, product in zip(each, products, strict=True):
+                at_one_time.add_(product, alpha=factor)

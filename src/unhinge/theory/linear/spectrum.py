@@ -21,10 +21,21 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.linear.secular import EXACT_DIGITS, SecularRoots, exact_root, solve_secular
+from unhinge.theory.numerics import EPS, safe_sqrt
 
-__all__ = ["Gamma", "HardSpectrum", "SoftSpectrum", "Spectrum", "hard_spectrum", "soft_spectrum"]
+__all__ = [
+    "CLASS_WEIGHT_POWERS",
+    "Gamma",
+    "HardSpectrum",
+    "SoftSpectrum",
+    "Spectrum",
+    "as_gamma",
+    "hard_spectrum",
+    "soft_spectrum",
+]
 
-EPS = torch.finfo(torch.float64).eps
+# Class weights that have a name are n_c to minus this power.
+CLASS_WEIGHT_POWERS = {"sqrt": 0.5, "balanced": 1.0}
 
 
 @dataclass(frozen=True)
@@ -235,9 +246,10 @@ def _class_strengths(
     numbers = [int(count) for count in counts]
     with localcontext() as context:
         context.prec = EXACT_DIGITS
-        if isinstance(class_weight, str):  # "sqrt": a_c = n_c^(-1/2) up to a factor that cancels
-            beta = [Decimal(1)] * len(numbers)
-            norm = sum((Decimal(n).sqrt() for n in numbers), Decimal(0))
+        if isinstance(class_weight, str):  # by its power, so that equal pulls are equal to the last digit
+            power = Decimal(CLASS_WEIGHT_POWERS[class_weight])
+            beta = [Decimal(n) ** (1 - 2 * power) for n in numbers]
+            norm = sum((Decimal(n) ** (1 - power) for n in numbers), Decimal(0))
         else:
             share = [1.0] * len(numbers) if class_weight is None else class_weight.tolist()
             weights = [Decimal(a) for a in share]
@@ -271,7 +283,7 @@ def _vectors(
     nu, weight = gamma.nu, multiplicity.sqrt()
     right = weight * beta.sqrt() * roots.pull  # (T, T), a row per root
     left = weight * (roots.tau[:, None] * roots.pull + nu * gamma.above / num_classes)
-    signed = roots.tau.clamp(min=0).sqrt() if not roots.tau.requires_grad else _safe_sqrt(roots.tau)
+    signed = roots.tau.clamp(min=0).sqrt() if not roots.tau.requires_grad else safe_sqrt(roots.tau)
     if not roots.above or len(beta) == 1:
         spread = -(multiplicity * roots.pull[-1]).sum()
         last = -nu / spread.sqrt()
@@ -281,11 +293,6 @@ def _vectors(
     left = left / left.norm(dim=1, keepdim=True)
     right = right / right.norm(dim=1, keepdim=True)
     return signed, left.mT, right.mT
-
-
-def _safe_sqrt(x: Tensor) -> Tensor:
-    positive = x > 0
-    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
 
 
 def soft_spectrum(factor: Tensor, gamma: Gamma, class_weight: Tensor | None) -> SoftSpectrum:

@@ -20,7 +20,15 @@ from torch import Tensor
 
 from unhinge.theory.processes import sum_over_processes
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
-from unhinge.theory.validation import check_counts, check_labels, check_soft_labels, check_tensor
+from unhinge.theory.types import Labels, Matrix
+from unhinge.theory.validation import (
+    as_label_tensor,
+    as_tensors,
+    check_counts,
+    check_labels,
+    check_shape,
+    check_soft_labels,
+)
 
 Item = TypeVar("Item")
 
@@ -163,7 +171,7 @@ def scatter_around(centers: Tensor, features: Tensor, labels: Tensor, sums: Tens
     return torch.tensor(total, dtype=torch.float64)
 
 
-def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int, prefetch: int = 0) -> Summary:
+def summarize(batches: Iterable[tuple[Matrix, Labels]], num_classes: int, prefetch: int = 0) -> Summary:
     r"""One pass over `batches` of `(features, labels)`; memory does not depend on the number of examples.
 
     Arguments:
@@ -182,12 +190,13 @@ def summarize(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int, prefet
     """
     hard: _HardPass | None = None
     soft: SoftSummary | None = None
-    for features, labels in fetched_ahead(batches, prefetch) if prefetch else batches:
-        check_tensor("features", features, (None, None), finite=False)  # the sums will tell, without a second pass
-        if not hasattr(labels, "is_floating_point") or len(labels) != len(features):
+    for batch, target in fetched_ahead(batches, prefetch) if prefetch else batches:
+        features, labels = as_tensors({"features": batch})[0], as_label_tensor(target)
+        check_shape("features", features, (None, None), finite=False)  # the sums will tell, without a second pass
+        if labels.ndim == 0 or len(labels) != len(features):
             raise ValueError(
-                "each batch must be a pair (features, labels) of tensors of the same length, "
-                f"got {type(labels).__name__} of length {len(labels)} for {len(features)} features."
+                "each batch must be a pair (features, labels) of the same length, "
+                f"got labels of shape {tuple(labels.shape)} for {len(features)} features."
             )
         if (hard if labels.is_floating_point() else soft) is not None:
             raise ValueError("all batches must have the same kind of labels: integers, or all probabilities.")
@@ -215,7 +224,7 @@ def fetched_ahead(items: Iterable[Item], count: int) -> Iterator[Item]:
 
 
 def _soft_summary(features: Tensor, labels: Tensor, num_classes: int) -> SoftSummary:
-    check_tensor("features", features, (None, None))
+    check_shape("features", features, (None, None))
     targets = as_targets(check_soft_labels(labels, num_classes), num_classes)
     assert isinstance(targets, SoftTargets)
     rows, scatter = summarize_in_memory(features, targets)
@@ -250,7 +259,7 @@ class _HardPass:
             self.centers[new] = features[first[new]]
         self.squares += scatter_around(self.centers, features, labels, self.sums)
         if not torch.isfinite(self.squares):
-            check_tensor("features", features, (None, None))
+            check_shape("features", features, (None, None))
             raise ValueError("the squared norm of the features overflows; divide features and weight by one factor.")
         self.counts += here
 

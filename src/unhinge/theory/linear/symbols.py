@@ -18,7 +18,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from unhinge.theory.numerics import falling, log_abs1p
 from unhinge.theory.schedules import Shape
+from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps, check_times
 
 __all__ = [
@@ -27,31 +29,13 @@ __all__ = [
     "HUGE",
     "Symbol",
     "accumulate",
-    "falling",
-    "log_abs1p",
     "step_rates",
     "until_rest",
 ]
 
 
-HUGE = 600.0  # biases that diverge under too large a step saturate at exp(600) instead of turning into inf - inf
-
-
-def falling(x: Tensor) -> Tensor:
-    r""":math:`(1 - e^{-x}) / x`, with value 1 and slope -1/2 at zero  [eq: falling]."""
-    small = x.abs() < 1e-5
-    safe = torch.where(small, 1.0, x)
-    return torch.where(small, 1 - x / 2 * (1 - x / 3), -torch.expm1(-safe) / safe)
-
-
-def log_abs1p(x: Tensor) -> Tensor:
-    r""":math:`\log|1 + x|`, accurate near 0; :math:`-\infty` at -1."""
-    ordinary = x > -1
-    return torch.where(
-        ordinary,
-        torch.log1p(torch.where(ordinary, x, 0.0)),
-        torch.log(torch.where(ordinary, 1.0, -1 - x)),
-    )
+# What diverges under too large a step saturates at exp(600): its square still fits, and nothing turns into inf - inf.
+HUGE = 600.0
 
 
 class Symbol(Protocol):
@@ -59,7 +43,7 @@ class Symbol(Protocol):
 
     @property
     def shape(self) -> Shape: ...
-    def times(self, time: object) -> Tensor: ...
+    def times(self, time: Time) -> Tensor: ...
     def log(self, time: Tensor, base: Tensor) -> Tensor:
         r"""A smooth logarithmic scale of :math:`\Pi(base)`, shape of `time`."""
 
@@ -69,8 +53,10 @@ class Symbol(Protocol):
     def slope(self, time: Tensor, base: Tensor) -> Tensor:
         r""":math:`\partial_\omega \log \Pi` at `base`, shape :math:`(*, K)`."""
 
-    def bias(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Factors of :math:`b_0` and of the constant drive :math:`\kappa` in the bias  [eq: bias]."""
+    def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+        r"""What a decay and a constant pull make of a number, :math:`x' = \eta\,(\kappa - \lambda x)`: the factors a
+        and c of :math:`x(t) = a\,x_0 + c\,\kappa`, shape of `time`. Biases move so, and features towards fixed
+        prototypes  [eq: bias], [eq: anchored]."""
 
     def growth(self, base: Tensor, lr: Tensor) -> Tensor:
         r"""Exponent of :math:`\Pi(base)` per unit of time at a constant rate."""
@@ -85,7 +71,7 @@ class FlowSymbol:
 
     shape: Shape
 
-    def times(self, time: object) -> Tensor:
+    def times(self, time: Time) -> Tensor:
         return check_times(time)
 
     def log(self, time: Tensor, base: Tensor) -> Tensor:
@@ -98,7 +84,7 @@ class FlowSymbol:
     def slope(self, time: Tensor, base: Tensor) -> Tensor:
         return self.shape.integral(time)[..., None].expand(*time.shape, len(base))
 
-    def bias(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+    def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         clock = rate * self.shape.integral(time)
         return torch.exp(-decay * clock), clock * falling(decay * clock)
 
@@ -115,7 +101,7 @@ class DescentSymbol:
 
     shape: Shape
 
-    def times(self, time: object) -> Tensor:
+    def times(self, time: Time) -> Tensor:
         return check_steps(time)
 
     def log(self, time: Tensor, base: Tensor) -> Tensor:
@@ -135,7 +121,7 @@ class DescentSymbol:
     def slope(self, time: Tensor, base: Tensor) -> Tensor:
         return accumulate(self.shape, time, lambda rate: rate[:, None] / (1 + rate[:, None] * base))
 
-    def bias(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+    def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         zero = torch.zeros_like(rate)
         log, sign = self.factors(time, zero, (rate * decay)[None])
         log, sign = log[..., 0].clamp(max=HUGE), sign[..., 0]

@@ -15,8 +15,8 @@ act on every feature and prototype at every step.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,31 +25,33 @@ from torch import Tensor
 from unhinge.theory.linear.products import ordered_products
 from unhinge.theory.linear.spectrum import as_gamma
 from unhinge.theory.minibatch.steps import Array, Moments, Rule, batch_draws, class_pairs
+from unhinge.theory.numerics import scaled
 from unhinge.theory.problem import LayerPeeled
-from unhinge.theory.schedules import Schedule, rate_pair
+from unhinge.theory.schedules import Schedule, rate_pair, steady_rate
 from unhinge.theory.targets import HardTargets, as_targets
-from unhinge.theory.validation import check_num_classes, check_start, check_steps, scalar
+from unhinge.theory.types import Labels, Matrix, Number, Rate, Time
+from unhinge.theory.validation import check_start, check_steps, scalar
 
 __all__ = ["MinibatchMoments", "minibatch_moments"]
 
 
 def minibatch_moments(
-    target: Tensor,
-    num_classes: int,
-    features: Tensor,
-    weight: Tensor,
-    gamma: float | None = None,
+    target: Labels,
+    num_classes: int | None,
+    features: Matrix,
+    weight: Matrix,
+    gamma: Number | None = None,
     batch_size: int = 1,
     replacement: bool = False,
-    lr: Any = 0.1,
-    feature_decay: float = 0.0,
-    weight_decay: float = 0.0,
+    lr: Rate = 0.1,
+    feature_decay: Number = 0.0,
+    weight_decay: Number = 0.0,
 ) -> MinibatchMoments:
     r"""Expectations along SGD with random batches, solved once.
 
     Arguments:
         target: Integer labels :math:`(n,)` in any order, at least one per class.
-        num_classes: :math:`C`.
+        num_classes: :math:`C`; `None` means one more than the largest label.
         features: Initial features :math:`(n, p)`.
         weight: Initial prototypes :math:`(C, p)`.
         gamma: Weight :math:`\gamma \ge 0` of the other logits; `None` means :math:`1/(C-1)`.
@@ -71,15 +73,15 @@ def minibatch_moments(
         >>> sgd.excess_growth()
         tensor(0.0005, dtype=torch.float64)
     """
-    classes = check_num_classes(num_classes)
-    targets = as_targets(target, classes)
+    targets = as_targets(target, num_classes)
+    classes = targets.num_classes
     if not isinstance(targets, HardTargets):
         raise ValueError(
             "minibatch moments are closed for integer labels only, got soft labels: with them every example is a class "
             "of its own. Pass labels (n,), or ask LayerPeeled(...).descent for the mean iterate, which soft labels "
             "have."
         )
-    check_start(features, weight, None, targets.size, classes)
+    rows, prototypes, _ = check_start(features, weight, None, targets.size, classes)
     draws = batch_draws(targets.size, batch_size, replacement)
     value = scalar("gamma", 1 / (classes - 1) if gamma is None else gamma).detach()
     known = as_gamma(value, classes)
@@ -91,9 +93,10 @@ def minibatch_moments(
         scalar("feature_decay", feature_decay).item(),
         scalar("weight_decay", weight_decay).item(),
     )
-    start = class_pairs(features.detach().to("cpu", torch.float64), weight.detach().to("cpu", torch.float64), targets)
-    problem = LayerPeeled(target, classes, value, rule.feature_decay, rule.weight_decay)
-    return MinibatchMoments(rule, start, rate_pair(lr), problem.singular_values, features.dtype, features.device)
+    rows_64, prototypes_64 = (part.detach().to("cpu", torch.float64) for part in (rows, prototypes))
+    start = class_pairs(rows_64, prototypes_64, targets)
+    problem = LayerPeeled(targets.labels, classes, value, rule.feature_decay, rule.weight_decay)
+    return MinibatchMoments(rule, start, rate_pair(lr), problem.singular_values, rows.dtype, rows.device)
 
 
 @dataclass(frozen=True)
@@ -117,32 +120,32 @@ class MinibatchMoments:
         """Whether the classes are of equal size, so that seven numbers suffice."""
         return bool((self.rule.counts == self.rule.counts[0]).all())
 
-    def loss(self, steps: Any) -> Tensor:
+    def loss(self, steps: Time) -> Tensor:
         r"""Expected mean unhinged loss :math:`-\frac1n\sum_c n_c \sum_d E_{cd} G_{cd}`, without the decay terms."""
         return self._question(steps, 0)
 
-    def feature_norm_squared(self, steps: Any) -> Tensor:
+    def feature_norm_squared(self, steps: Time) -> Tensor:
         r""":math:`\mathbb E\|H\|^2`."""
         return self._question(steps, 1)
 
-    def weight_norm_squared(self, steps: Any) -> Tensor:
+    def weight_norm_squared(self, steps: Time) -> Tensor:
         r""":math:`\mathbb E\|W\|^2`."""
         return self._question(steps, 2)
 
-    def within_scatter(self, steps: Any) -> Tensor:
+    def within_scatter(self, steps: Time) -> Tensor:
         r""":math:`\mathbb E\,\frac1n\sum_i\|h_i - \bar h_{y_i}\|^2`, which SGD noise keeps from vanishing."""
         return self._question(steps, 3)
 
-    def between_scatter(self, steps: Any) -> Tensor:
+    def between_scatter(self, steps: Time) -> Tensor:
         r""":math:`\mathbb E\,\frac1n\sum_c n_c\|\bar h_c - \bar h\|^2`."""
         return self._question(steps, 4)
 
-    def log_norm_squared(self, steps: Any) -> Tensor:
+    def log_norm_squared(self, steps: Time) -> Tensor:
         r""":math:`\log \mathbb E(\|H\|^2 + \|W\|^2)`, finite where the expectation itself overflows."""
         log, values = self._solve(check_steps(steps))
         return self._like(log + (values[..., 1] + values[..., 2]).log())
 
-    def growth(self, lr: Any = None) -> Tensor:
+    def growth(self, lr: Number | Sequence[Number] | None = None) -> Tensor:
         r"""Exponent of :math:`\mathbb E\|Z\|^2` per step at constant rates: the log of the spectral radius of the
         recursion.
 
@@ -158,7 +161,7 @@ class MinibatchMoments:
             radius = self._class_pair_radius(rates)
         return self._like(radius.log())
 
-    def descent_growth(self, lr: Any = None) -> Tensor:
+    def descent_growth(self, lr: Number | Sequence[Number] | None = None) -> Tensor:
         r"""Exponent of :math:`\|Z\|` per step of full-batch gradient descent at the same rates."""
         eta_1, eta_2 = self._final_rates(lr)
         keep_1, keep_2 = 1 - eta_1 * self.rule.feature_decay, 1 - eta_2 * self.rule.weight_decay
@@ -170,20 +173,20 @@ class MinibatchMoments:
             radius = radius.clamp(min=abs(keep_1))
         return self._like(radius.log())
 
-    def excess_growth(self, lr: Any = None) -> Tensor:
+    def excess_growth(self, lr: Number | Sequence[Number] | None = None) -> Tensor:
         r"""What the noise adds: :meth:`growth` minus twice :meth:`descent_growth`, never negative; 0 for full
         batches  [eq: excess-growth]."""
         return self.growth(lr) - 2 * self.descent_growth(lr)
 
-    # ---- inside -----------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _like(self, value: Tensor) -> Tensor:
         return value.to(self.device, self.dtype)
 
-    def _question(self, steps: Any, which: int) -> Tensor:
+    def _question(self, steps: Time, which: int) -> Tensor:
         log, values = self._solve(check_steps(steps))
         value = values[..., which]
-        return self._like(torch.where(value == 0, value, value * torch.exp(torch.where(value == 0, 0.0, log))))
+        return self._like(scaled(value, log))
 
     def _solve(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Logarithmic scale (*) and the five answers (*, 5) at that scale; the last ones asked for are kept."""
@@ -199,19 +202,16 @@ class MinibatchMoments:
         moments = torch.arange(first, stop, dtype=torch.float64)
         return torch.stack([schedule(moments).detach() for schedule in self.schedules], -1)
 
-    def _final_rates(self, lr: Any) -> tuple[float, float]:
+    def _final_rates(self, lr: Number | Sequence[Number] | None) -> tuple[float, float]:
         if lr is not None:
-            pair = lr if isinstance(lr, tuple | list) else (lr, lr)
-            return scalar("lr", pair[0]).item(), scalar("lr", pair[1]).item()
+            given = lr if isinstance(lr, tuple | list) else (lr, lr)
+            return scalar("lr", given[0]).item(), scalar("lr", given[1]).item()
         floors = [schedule.peak.item() * schedule.shape.floor for schedule in self.schedules]
         if not max(floors) > 0:
-            raise ValueError(
-                "the schedule does not end with a constant positive rate, so there is no exponent per step. "
-                "Pass one: growth(lr=...)."
-            )
+            steady_rate(self.schedules[0])  # says why there is no exponent
         return floors[0], floors[1]
 
-    # ---- balanced: seven numbers ----------------------------------------------------------------------------------
+    # ---- balanced: seven numbers -------------------------------------------------------------------------------------
 
     def _solve_seven(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         rule, start = self.rule, self.start
@@ -238,7 +238,7 @@ class MinibatchMoments:
         ]
         return log[..., 0], torch.stack(values, -1)
 
-    # ---- imbalanced: classes and pairs of classes -------------------------------------------------------------------
+    # ---- imbalanced: classes and pairs of classes --------------------------------------------------------------------
 
     def _solve_class_pairs(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         flat = steps.reshape(-1).tolist()

@@ -17,14 +17,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, repeat
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unhinge.theory.linear.symbols import falling, log_abs1p
+from unhinge.theory.numerics import falling, log_abs1p
 from unhinge.theory.schedules import Geometric, Piecewise, Schedule
 from unhinge.theory.sphere.planes import Planes
 from unhinge.theory.sphere.series import (
@@ -37,6 +36,7 @@ from unhinge.theory.sphere.series import (
     small_steps_after,
     turned,
 )
+from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps, check_times
 
 __all__ = ["Motion", "Position", "SphereDescent", "SphereFlow", "final_rate"]
@@ -74,7 +74,7 @@ class SphereFlow:
 
     discrete = False
 
-    def times(self, time: Any) -> Tensor:
+    def times(self, time: Time) -> Tensor:
         return check_times(time)
 
     def position(self, moments: Tensor) -> Position:
@@ -123,7 +123,7 @@ class SphereDescent:
         reach = (highest if math.isfinite(highest) else self.schedule(0.0).item()) * self.planes.pull
         return torch.maximum(self.planes.norm, reach if self.power == 1 else reach.sqrt())
 
-    def times(self, time: Any) -> Tensor:
+    def times(self, time: Time) -> Tensor:
         return check_steps(time)
 
     def position(self, moments: Tensor) -> Position:
@@ -247,7 +247,7 @@ def _powers(rho: Array, share: Array, counts: Counts) -> Array:
     return np.where((k % 2 == 1) & (rho < 0), -size, size)
 
 
-# ---- equal steps without decay, c = rate * pull ---------------------------------------------------------------------
+# ---- equal steps without decay, c = rate * pull ----------------------------------------------------------------------
 
 
 def _moebius_norm(z: Array, c: Array) -> tuple[Array, Array]:

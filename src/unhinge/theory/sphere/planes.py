@@ -7,16 +7,16 @@ leaves the plane of its start and :math:`v_i`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unhinge.theory.validation import check_labels, check_soft_labels
+from unhinge.theory.numerics import EPS
+from unhinge.theory.types import Labels
+from unhinge.theory.validation import as_label_tensor, check_labels, check_soft_labels
 
 __all__ = ["Planes", "Pulls", "find_planes", "find_pulls"]
 
-EPS = torch.finfo(torch.float64).eps
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -60,7 +60,7 @@ class Planes:
         return along.to(like)[..., None] * toward + across.to(like)[..., None] * self.units.to(like)
 
 
-def find_pulls(target: Any, weight: Tensor, gamma: float) -> Pulls:
+def find_pulls(target: Labels, weight: Tensor, gamma: float) -> Pulls:
     """The pull on each example, refused where there is none."""
     shares, rows, labels = _shares(target, len(weight))
     prototypes = weight.to("cpu", torch.float64)
@@ -81,15 +81,15 @@ def find_pulls(target: Any, weight: Tensor, gamma: float) -> Pulls:
     return Pulls(pull / safe, sizes * (scale / len(rows)), terms / safe, rows, labels)
 
 
-def _shares(target: Any, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+def _shares(target: Labels, classes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Distributions over the classes, and which of them and which class each example has; classes may be empty."""
-    if isinstance(target, Tensor) and target.is_floating_point():
-        shares = check_soft_labels(target, classes).detach().to("cpu", torch.float64)
+    tensor = as_label_tensor(target)
+    if tensor.is_floating_point():
+        shares = check_soft_labels(tensor, classes).detach().to("cpu", torch.float64)
         return shares, torch.arange(len(shares)), shares.argmax(1)
-    if not isinstance(target, Tensor) or target.ndim != 1 or target.is_complex() or target.dtype == torch.bool:
-        came = f"{target.dtype} {tuple(target.shape)}" if isinstance(target, Tensor) else type(target).__name__
-        raise ValueError(f"target must be a tensor of integer labels (n,) or of soft labels (n, C), got {came}.")
-    labels = check_labels(target, classes).cpu()
+    if tensor.ndim != 1:
+        raise ValueError(f"integer labels must have shape (n,), got {tuple(tensor.shape)}; soft labels are floats.")
+    labels = check_labels(tensor, classes).cpu()
     return torch.eye(classes, dtype=torch.float64), labels, labels
 
 

@@ -1,0 +1,229 @@
+r"""Proportional rates: all steps share the eigenvectors of :math:`\mathcal G`, and a
+:mod:`symbol <unhinge.theory.linear.symbols>` of its two eigenvalues :math:`\omega_\pm` gives the exact answer at any
+time  [eq: eigenvalues].
+
+Everything is measured against a *reference*, the fastest eigenvalue that the start has a part on, through the gaps to
+it: each gap keeps its full relative accuracy, so a time of 1e12 magnifies no rounding. Knows nothing of data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.linear.blocks import Blocks, Rates, survival
+from unhinge.theory.linear.spectrum import Spectrum
+from unhinge.theory.linear.symbols import Symbol
+from unhinge.theory.numerics import EPS, safe_divide, safe_sqrt
+from unhinge.theory.schedules import Schedule, steady_rate
+from unhinge.theory.types import Number, Time
+
+__all__ = ["Commuting", "commuting", "eigen"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commuting:
+    """Proportional rates, both positive: exact at any time."""
+
+    spectrum: Spectrum
+    rates: Rates
+    symbol: Symbol
+    radius: Tensor  # (G,), d = half the distance of the two eigenvalues
+    omega: Tensor  # (G,), the larger eigenvalue
+    plus: Tensor  # (G, 2, 2), projector on the larger eigenvalue; the identity where the two coincide
+    growing: Tensor  # (G,) bool, whether the start has a part there
+    decaying: Tensor  # (G,) bool, whether it has one on the smaller eigenvalue
+    reference: Tensor  # (), eigenvalue that everything is measured against
+    gaps: Tensor  # (G, 2), reference minus larger and smaller eigenvalue
+    leads: Tensor  # (G, 2) bool, the parts that survive
+
+    def times(self, time: Time) -> Tensor:
+        return self.symbol.times(time)
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.reference.requires_grad or self.gaps.requires_grad or self.plus.requires_grad
+
+    def blocks(self, time: Tensor) -> Blocks:
+        log, value = self.symbol.factors(time, self.reference, self.gaps[:, 0])
+        drop, minus_value = self.symbol.factors(time, self.omega, 2 * self.radius)
+        minus_log = log + drop
+        log = torch.where(self.growing, log, -torch.inf)
+        value = torch.where(self.growing, value, 0.0)
+        if not bool(self.growing.all()):  # measured directly: its larger part, absent, would be the larger scale
+            direct, direct_value = self.symbol.factors(time, self.reference, self.gaps[:, 1])
+            minus_log = torch.where(self.growing, minus_log, direct)
+            minus_value = torch.where(self.growing, minus_value, direct_value)
+        alone = ~self.decaying & ~self.growing
+        minus_log = torch.where(alone, 0.0, minus_log)
+        scale = torch.maximum(log, minus_log).detach()
+        scale = torch.where(torch.isfinite(scale), scale, 0.0)
+        a = value * torch.exp(log - scale)
+        b = torch.where(alone, 0.0, minus_value * torch.exp(minus_log - scale))
+        usual = self.growing & (value == 1) & (minus_value == 1) & (drop <= 0)
+        spread = torch.where(usual, -torch.expm1(torch.where(usual, drop, 0.0)) * torch.exp(log - scale), a - b)
+        spread = safe_divide(spread, 2 * self.radius)
+        if bool((self.radius == 0).any()):
+            slope = self.symbol.slope(time, self.omega)
+            spread = torch.where(self.radius == 0, a * slope, spread)
+        up, down = self._tilt()
+        sigma = self.spectrum.sigma
+        entries = [
+            (down * a + up * b) / 2,
+            self.rates.features * sigma * spread,
+            self.rates.weight * sigma * spread,
+            (up * a + down * b) / 2,
+        ]
+        uncoupled = (sigma == 0) & ~alone
+        if bool(uncoupled.any()):
+            apart = self._uncoupled(time, scale)
+            entries[0] = torch.where(uncoupled, apart[0], entries[0])
+            entries[3] = torch.where(uncoupled, apart[1], entries[3])
+        matrix = torch.stack(entries, -1).unflatten(-1, (2, 2))
+        return Blocks(self.symbol.log(time, self.reference), scale, matrix)
+
+    def _uncoupled(self, time: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors of features and prototypes where sigma is 0: each decays at its own rate, smooth where they cross."""
+        first_is_faster = bool(self.rates.half_gap >= 0)
+        kept = []
+        for rate, decay, smaller in (
+            (self.rates.features, self.rates.feature_decay, first_is_faster),
+            (self.rates.weight, self.rates.weight_decay, not first_is_faster),
+        ):
+            moving = self.reference + rate * decay
+            gap = self.gaps[:, int(smaller)].detach() + moving - moving.detach()  # value without cancellation
+            log, value = self.symbol.factors(time, self.reference, gap)
+            kept.append(value * torch.exp((log - scale).clamp(max=50)))  # an absent side must not overflow
+        return kept[0], kept[1]
+
+    def _tilt(self) -> tuple[Tensor, Tensor]:
+        return tilt(self.spectrum.sigma, self.rates, self.radius)
+
+    @property
+    def ends(self) -> float | None:
+        return self.symbol.shape.settles if self.symbol.shape.floor == 0 else None
+
+    def lead(self) -> Tensor:
+        minus = torch.eye(2, dtype=torch.float64) - self.plus
+        return self.plus * self.leads[:, :1, None] + minus * self.leads[:, 1:, None]
+
+    def split(self, time: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+        """Without cancellation, however small the rest has become."""
+        eye = torch.eye(2, dtype=torch.float64)
+        whole = torch.where(self.leads.any(1)[:, None, None], 0.0, blocks.relative())
+        behind = torch.stack([self.growing, self.decaying], 1) & ~self.leads & self.leads.any(1, keepdim=True)
+        for group, smaller in behind.nonzero().tolist():  # the other part of a group that leads: rarely more than one
+            log, value = self.symbol.factors(time, self.reference, self.gaps[group, smaller, None])
+            part = eye - self.plus[group] if smaller else self.plus[group]
+            factor = (value * torch.exp(log))[..., None] * part
+            whole = whole.index_copy(-3, torch.tensor([group]), factor[..., None, :, :])
+        none = torch.zeros(1, dtype=torch.float64)
+        return self.symbol.factors(time, self.reference, none)[1][..., 0], whole
+
+    def growth(self, lr: Number | None) -> Tensor:
+        return self.symbol.growth(self.reference, self._multiple(lr))
+
+    def falls(self, lr: Number | None) -> Tensor:
+        falls = self.symbol.fall(self.reference, self.gaps.flatten(), self._multiple(lr)).reshape(self.gaps.shape)
+        present = torch.stack([self.growing, self.decaying], 1) & ~self.leads
+        return torch.where(present, falls, -torch.inf)
+
+    def _multiple(self, lr: Number | None) -> Tensor:
+        """The rate asked for as a multiple of the schedule's peak."""
+        return steady_rate(Schedule(self.rates.weight, self.symbol.shape), lr) / self.rates.weight
+
+    def final(self) -> Tensor:
+        unit = torch.ones((), dtype=torch.float64)
+        neutral = 16 * EPS * (self.radius.max() + self.rates.mean_decay).item()  # the critical decay up to rounding
+        survives = survival(self.symbol.growth(self.reference, unit).item(), neutral)
+        late = self.times(10**15)  # momentum leaves the neutral part with a factor of its own
+        return survives * self.split(late, self.blocks(late))[0] * self.lead()
+
+
+def tilt(sigma: Tensor, rates: Rates, radius: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`1 + D/d` and :math:`1 - D/d`, the smaller one without cancellation."""
+    ratio = safe_divide(rates.half_gap, radius)
+    small = safe_divide(rates.features * rates.weight * sigma**2, radius**2)
+    small = small / (1 + ratio.abs())
+    up = torch.where(ratio >= 0, 1 + ratio, small)
+    down = torch.where(ratio <= 0, 1 - ratio, small)
+    return up, down
+
+
+def eigen(spectrum: Spectrum, rates: Rates) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Radius d, larger eigenvalue and its projector for each group  [eq: eigenvalues]."""
+    sigma = spectrum.sigma
+    product = rates.features * rates.weight
+    radius = safe_sqrt(rates.half_gap**2 + product * sigma**2)
+    decay = rates.feature_decay * rates.weight_decay
+    omega = safe_divide(product * (sigma**2 - decay), radius + rates.mean_decay)
+    up, down = tilt(sigma, rates, radius)
+    cross = safe_divide(sigma, radius)
+    entries = [down, rates.features * cross, rates.weight * cross, up]
+    plus = torch.stack(entries, -1).unflatten(-1, (2, 2)) / 2
+    eye = torch.eye(2, dtype=torch.float64).expand_as(plus)
+    return radius, omega, torch.where((radius == 0)[:, None, None], eye, plus)
+
+
+def commuting(
+    spectrum: Spectrum,
+    rates: Rates,
+    symbol: Symbol,
+    factor: Tensor,
+    eps: float,
+) -> Commuting:
+    """Choose the reference: the fastest part that the start, given by its `factor`, really has  [eq: gaps]."""
+    radius, omega, plus = eigen(spectrum, rates)
+    growing, decaying = presence(plus.detach(), factor.detach(), eps)
+    mean = rates.mean_decay
+    exponents = torch.stack([omega, -mean - radius], 1).detach()
+    present = torch.stack([growing, decaying], 1)
+    ranked = torch.where(present, exponents, -torch.inf).flatten()
+    best = int(ranked.argmax())
+    group, smaller = divmod(best, 2)
+    product = rates.features * rates.weight
+    # d_r - d_k through the squares, each gap to full relative accuracy
+    falls = safe_divide(product * spectrum.square_gap(group), radius[group] + radius)
+    if smaller:
+        reference = -mean - radius[group]
+        gaps = torch.stack([-(radius[group] + radius), -falls], 1)
+    else:
+        decays = rates.feature_decay, rates.weight_decay
+        excess = spectrum.excess(group, decays[0] * decays[1], decays)
+        reference = safe_divide(product * excess, radius[group] + mean)
+        gaps = torch.stack([falls, falls + 2 * radius], 1)
+        omega = omega.index_put((torch.tensor([group]),), reference)
+    leads = present & (gaps.detach() == 0)  # ties are exact: equal counts, gamma at a special value, merged soft modes
+    return Commuting(
+        spectrum=spectrum,
+        rates=rates,
+        symbol=symbol,
+        radius=radius,
+        omega=omega,
+        plus=plus,
+        growing=growing,
+        decaying=decaying,
+        reference=reference,
+        gaps=gaps,
+        leads=leads,
+    )
+
+
+def presence(plus: Tensor, factor: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Which groups have a part on the larger and on the smaller eigenvalue, beyond rounding: (G,) bool each.
+
+    Arguments:
+        plus: Projectors on the larger eigenvalue, (G, 2, 2).
+        factor: Coordinates of the start, (G, side, 2).
+        eps: Rounding unit of the start's dtype.
+    """
+    sizes = factor.pow(2).sum((0, 2)).sqrt()  # of all features, of all prototypes
+    rounded = sizes * (factor != 0).any(-1)  # (G, side): a side that is exactly zero has no rounding
+    present = []
+    for projector in (plus, torch.eye(2, dtype=torch.float64) - plus):
+        parts = (projector @ factor).norm(dim=-1)  # (G, side)
+        noise = 32 * eps * (projector.abs() @ rounded[..., None]).squeeze(-1)
+        present.append((parts > noise).any(1))
+    return present[0], present[1]

@@ -1,0 +1,168 @@
+r"""What a solved path is: the questions that all of them answer, and those that are written once for all.
+
+:class:`Path` is the interface. ``LinearPath``, ``AnchoredPath``, ``KernelPath`` and ``SphericalPath`` satisfy it and do
+not know each other; what they would repeat are the functions below, which take what they need as arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.collapse import collapse_of_state
+from unhinge.theory.numerics import CHUNK, differentiable_time, first_time_below
+from unhinge.theory.state import State
+from unhinge.theory.types import Number, Time
+from unhinge.theory.validation import check_distances
+
+__all__ = [
+    "Path",
+    "collapse_of_states",
+    "concatenated",
+    "first_passages",
+    "first_time",
+    "horizon_of",
+    "in_pieces",
+    "zero_start",
+]
+
+
+class Path(Protocol):
+    r"""A solved path, exact at any time. :math:`Z` is :math:`(H, W)`, or :math:`H` alone under fixed prototypes.
+
+    `time` is a time of a flow or a number of steps of a descent: one number, or a tensor, an array or a list of them.
+    Answers have its shape, written :math:`(*)`, and the dtype and device of the features that the path was solved from.
+
+    Example:
+        >>> from unhinge import LayerPeeled
+        >>> def last_distance(path: Path) -> float:
+        ...     return path.distance(100.0).item()
+        >>> features, weight = torch.eye(4, 3, dtype=torch.float64), torch.eye(2, 3, dtype=torch.float64)
+        >>> problem = LayerPeeled([0, 0, 1, 1])
+        >>> [
+        ...     f"{last_distance(path):.3g}"
+        ...     for path in (problem.flow(features, weight), problem.anchored(features, weight))
+        ... ]
+        ['0.00164', '0.24']
+    """
+
+    # ---- the state ---------------------------------------------------------------------------------------------------
+
+    def at(self, time: Time) -> State:
+        r"""The state: features :math:`(*, n, p)`, weight :math:`(*, C, p)`, bias :math:`(*, C)`. O(n p) a time."""
+
+    def direction(self) -> State:
+        r"""The limit of :math:`Z / \|Z\|` as the integrated rate grows without bound, or an error that names what is
+        missing."""
+
+    def limit(self) -> State:
+        r"""The limit of :math:`Z` itself, or an error that says how it diverges."""
+
+    # ---- scalar questions --------------------------------------------------------------------------------------------
+
+    def loss(self, time: Time) -> Tensor:
+        r"""Mean unhinged loss, without the decay terms."""
+
+    def feature_norm(self, time: Time) -> Tensor:
+        r"""Frobenius norm :math:`\|H\|`."""
+
+    def weight_norm(self, time: Time) -> Tensor:
+        r"""Frobenius norm :math:`\|W\|`."""
+
+    def log_norm(self, time: Time) -> Tensor:
+        r""":math:`\log\|Z\|`, finite where :math:`\|Z\|` itself overflows."""
+
+    def distance(self, time: Time) -> Tensor:
+        r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small."""
+
+    def growth(self, lr: Number | None = None) -> Tensor:
+        r"""Exponent of :math:`\|Z\|` per unit of time at a constant rate `lr`, by default the one the schedule ends
+        with."""
+
+    def rate(self, lr: Number | None = None) -> Tensor:
+        r"""Exponent of :meth:`distance` per unit of time at a constant rate, so it is negative."""
+
+    def time_to(self, distance: Time) -> Tensor:
+        """The first time at which :meth:`distance` is at most `distance`; infinite if never."""
+
+    # ---- questions that look at classes or examples ------------------------------------------------------------------
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each example, the most probable one of soft labels: (n,) int64."""
+
+    def correct(self, time: Time) -> Tensor:
+        r"""Whether the largest logit of each example is its label's, :math:`(*, n)` bool."""
+
+    def accuracy(self, time: Time) -> Tensor:
+        r"""The share of examples that are :meth:`correct`. Costs O(n C) a time."""
+
+    def collapse(self, time: Time) -> dict[str, Tensor]:
+        """Neural-collapse measures: see :func:`unhinge.theory.collapse.collapse_measures`."""
+
+
+# ---- times and pieces of them ----------------------------------------------------------------------------------------
+
+
+def in_pieces(question: Callable[[Tensor], Tensor], moments: Tensor, size: int, chunk: int = CHUNK) -> Tensor:
+    """`question` of any number of times, asked for so many at once that about `chunk` numbers are held.
+
+    Arguments:
+        question: From times (m,) to answers (m, ...).
+        moments: Times of any shape.
+        size: The numbers that one time needs.
+    """
+    pieces = [question(piece) for piece in moments.reshape(-1).split(max(1, chunk // max(1, size)))]
+    answers = torch.cat(pieces)
+    return answers.reshape((*moments.shape, *answers.shape[1:]))
+
+
+def concatenated(parts: list[dict[str, Tensor]], moments: Tensor, like: Tensor) -> dict[str, Tensor]:
+    """Measures of several pieces of the times, each (m,), as measures of all of them, in the dtype of `like`."""
+    keys = parts[0].keys() if parts else ()
+    return {key: torch.cat([part[key] for part in parts]).reshape(moments.shape).to(like) for key in keys}
+
+
+def collapse_of_states(path: Path, moments: Tensor, labels: Tensor, num_classes: int) -> list[dict[str, Tensor]]:
+    """Measures of one state after the other, where a path knows no shorter way: each example may differ."""
+    measures = [collapse_of_state(path.at(moment), labels, num_classes) for moment in moments.reshape(-1)]
+    return [{key: value[None] for key, value in measure.items()} for measure in measures]
+
+
+# ---- first passages --------------------------------------------------------------------------------------------------
+
+
+def horizon_of(ends: float | None, discrete: bool) -> float:
+    """The last time worth asking about: where the rates end, or as far as steps (int64) and times (float64) count."""
+    if ends is None or not math.isfinite(ends):
+        return 2.0**62 if discrete else 1e300
+    return float(math.ceil(ends)) if discrete else ends
+
+
+def first_time(
+    measured: Callable[[Tensor], Tensor], wanted: float, horizon: float, discrete: bool, differentiable: bool = True
+) -> Tensor:
+    """The first time at which `measured` is at most `wanted`, with its gradient where time is continuous."""
+    with torch.no_grad():
+        time = first_time_below(measured, wanted, horizon, discrete)
+    if not differentiable or discrete or not math.isfinite(time) or time == 0:
+        return torch.tensor(time, dtype=torch.float64)
+    return differentiable_time(measured, time)
+
+
+def first_passages(distance: Time, first: Callable[[float], Tensor]) -> Tensor:
+    """`first` of each distance, in the shape of `distance`; a distance that cannot be reached is refused."""
+    wanted = check_distances(distance)
+    times = [first(value) for value in wanted.reshape(-1).tolist()]
+    return torch.stack(times).reshape(wanted.shape) if times else torch.zeros_like(wanted)
+
+
+def zero_start() -> ValueError:
+    """The error of a start that stays where it is."""
+    return ValueError(
+        "the start is zero and stays zero: Z/|Z| has no limit. Start from features or prototypes that are not all 0."
+    )

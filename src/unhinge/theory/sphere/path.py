@@ -1,0 +1,314 @@
+r"""A solved path on the sphere, every question one can ask it, and what the theorem asks of it  [eq: sphere]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.numerics import safe_norm
+from unhinge.theory.path import (
+    collapse_of_states,
+    concatenated,
+    first_passages,
+    first_time,
+    horizon_of,
+    in_pieces,
+)
+from unhinge.theory.schedules import Constant, Cosine, Exponential, Geometric, Piecewise, Shape, Warmup, steady_rate
+from unhinge.theory.sphere.motion import Motion, Position, final_rate
+from unhinge.theory.sphere.planes import Planes
+from unhinge.theory.state import State
+from unhinge.theory.types import Number, Time
+from unhinge.theory.validation import check_counts
+
+__all__ = ["Hypotheses", "SphericalPath"]
+
+LOOKED_AT = 1024  # steps of which time_to() sees each one, or all of them if nothing is known in closed form
+
+
+@dataclass(frozen=True)
+class Hypotheses:
+    r"""What Theorem 4 asks of a path, corrected, with the values found here  [eq: sphere-convergence].
+
+    For :math:`\alpha \le 1` at every step, a sum of rates that diverges, no decay and no start opposite to its target,
+    every angle falls monotonically to 0. A constant rate of any size converges too, perhaps not monotonically. `None`
+    means that a learning rate given as a function does not tell.
+    """
+
+    first_alpha: float  # largest over the examples at the first step
+    largest_alpha: float  # no alpha of any step is above this; 0 for a flow
+    non_increasing: bool | None  # the rate; with it first_alpha <= 1 is enough
+    diverges: bool | None  # the sum (integral) of the rates
+    opposite: tuple[int, ...]  # examples that start exactly opposite to their target, and stay there
+    feature_decay: float
+    constant: bool  # the rate
+    discrete: bool
+
+    @property
+    def monotone(self) -> bool:
+        """Whether the theorem applies: all angles fall monotonically to 0."""
+        small = self.largest_alpha <= 1 or (self.first_alpha <= 1 and self.non_increasing is True)
+        return small and self.diverges is True and not self.opposite and (self.feature_decay == 0 or not self.discrete)
+
+    @property
+    def converges(self) -> bool:
+        """Whether all angles are known to tend to 0, monotonically or not."""
+        steady = self.constant and self.diverges is True and not self.opposite and self.feature_decay == 0
+        return self.monotone or steady
+
+
+@dataclass(frozen=True)
+class SphericalPath:
+    r"""The exact path of normalized features; made by `Spherical.flow` and `Spherical.descent`.
+
+    Scalar questions cost O(n) per time, whatever the dimension. Angles and distances stay accurate however small.
+    Answers are not differentiable.
+    """
+
+    features: Tensor  # (n, p), at the start
+    weight: Tensor  # (C, p)
+    motion: Motion
+
+    # ---- the state ---------------------------------------------------------------------------------------------------
+
+    def at(self, time: Time) -> State:
+        """The state at each time (flow) or after each number of steps (descent)."""
+        here = self._position(time)
+        times = here.norm.shape[:-1]
+        features = self._planes.assemble(here.norm * here.cos, here.norm * here.sin, like=self.features)
+        return State(features, self.weight.expand(*times, -1, -1), None, features.new_zeros(times))
+
+    def direction(self) -> State:
+        r"""The limit of the normalized features, one unit row per example: :math:`\hat v_i`, or minus that for a start
+        opposite to it. A schedule that falls to zero stops short of it, at :meth:`limit`."""
+        self._check_settles("direction")
+        cos = torch.where(self._planes.opposite, -1.0, 1.0)
+        return State(self._planes.assemble(cos, torch.zeros_like(cos), like=self.features), self.weight)
+
+    def limit(self) -> State:
+        r"""The limit of :math:`H`: each feature on its target's ray with the norm of :meth:`limit_norm`."""
+        if self._stops:
+            return self.at(self._settles)
+        return State(self.direction().features * self.limit_norm()[:, None], self.weight)
+
+    def limit_norm(self) -> Tensor:
+        r"""The limit of each :math:`\|h_i\|`, shape :math:`(n,)`.
+
+        Flow keeps the norm (decay takes it to 0). Rescaled descent ends at
+        :math:`\frac12\big(c + \sqrt{(c - 2a)^2 + 4b^2}\big)`, :math:`c = \eta\|v\|`; plain descent near
+        :math:`\sqrt{\|h\|^2 + c(1 - \cos\theta)}`, here to all digits.
+        """
+        if self._stops:
+            return self._like(self._position(self._settles).norm)
+        self._check_settles("limit_norm")
+        return self._like(self.motion.final_norm())
+
+    # ---- scalar questions --------------------------------------------------------------------------------------------
+
+    def loss(self, time: Time) -> Tensor:
+        r"""Mean unhinged loss :math:`-\sum_i \|v_i\| \cos\theta_i`, without the decay term."""
+        return self._like(-(self._position(time).cos * self._planes.pull).sum(-1))
+
+    def angles(self, time: Time) -> Tensor:
+        r"""The angle :math:`\theta_i` in :math:`[0, \pi]` between each feature and its target, shape :math:`(*, n)`."""
+        here = self._position(time)
+        return self._like(torch.atan2(here.sin.abs(), here.cos))
+
+    def distance(self, time: Time, per_example: bool = False) -> Tensor:
+        r""":math:`\|\hat H - \hat V\| = \big(\sum_i \|h_i/\|h_i\| - v_i/\|v_i\|\|^2\big)^{1/2}`, Frobenius over all
+        examples.
+
+        With `per_example` the n terms :math:`\|\hat h_i - \hat v_i\| = 2\sin(\theta_i/2)`, shape :math:`(*, n)`. An
+        example that starts opposite to its target keeps its 2 for ever.
+        """
+        chord = self._position(time).chord()
+        return self._like(chord if per_example else safe_norm(chord, 1))
+
+    def feature_norm(self, time: Time) -> Tensor:
+        r"""Frobenius norm :math:`\|H\|`."""
+        return self._like(safe_norm(self._position(time).norm, 1))
+
+    def weight_norm(self, time: Time) -> Tensor:
+        r"""Frobenius norm :math:`\|W\|`, a constant."""
+        return self._like(self.weight.double().norm()).expand(self.motion.times(time).shape)
+
+    def log_norm(self, time: Time) -> Tensor:
+        r""":math:`\log\|H\|`."""
+        return self._like(safe_norm(self._position(time).norm, 1).log())
+
+    def growth(self, lr: Number | None = None) -> Tensor:
+        r"""Exponent of :math:`\|H\|`: :math:`-\eta\lambda` in the flow, 0 for descent without decay, where it
+        converges."""
+        if self.motion.discrete:
+            self._check_no_decay("growth")
+        return self._like(-self.motion.decay * steady_rate(self.motion.schedule, lr))
+
+    def rate(self, lr: Number | None = None) -> Tensor:
+        r"""Exponent of :meth:`distance` per unit of time or per step, that of the slowest example; negative
+        [eq: sphere-rate].
+
+        :math:`\log|1 - \alpha_\infty|` for descent, :math:`-\alpha` for the flow, at a constant rate: `lr`, or by
+        default the one the schedule ends with. 0 if an example is stuck opposite to its target or nothing moves; minus
+        infinity if the distance reaches 0 in finitely many steps, or in a flow with decay, where it falls doubly
+        exponentially.
+        """
+        eta = steady_rate(self.motion.schedule, lr).item()
+        if self._planes.opposite.any() or eta == 0:
+            return self._like(torch.zeros((), dtype=torch.float64))
+        if self.motion.discrete:
+            self._check_settles("rate")
+        moving = self._planes.across > 0
+        if not moving.any() or (not self.motion.discrete and self.motion.decay > 0):
+            return self._like(torch.tensor(-math.inf, dtype=torch.float64))
+        return self._like(self.motion.exponents(eta)[moving].max())
+
+    def time_to(self, distance: Time) -> Tensor:
+        """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never.
+
+        Every one of the first thousand steps is looked at; beyond, dips shorter than a 256th of the time are not seen.
+        """
+        return self._like(first_passages(distance, self._time_to))
+
+    # ---- questions that look at classes ------------------------------------------------------------------------------
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each example, the most probable one of soft labels: (n,) int64."""
+        return self._planes.pulls.labels
+
+    def correct(self, time: Time) -> Tensor:
+        r"""Whether the largest logit of each example is its label's, :math:`(*, n)` bool; costs O(n C) per time."""
+        return self._about_examples(time, lambda right: right).to(self.features.device)
+
+    def accuracy(self, time: Time) -> Tensor:
+        """Share of examples whose largest logit is their label's: the mean of :meth:`correct`."""
+        return self._like(self._about_examples(time, lambda right: right.double().mean(-1)))
+
+    def collapse(self, time: Time) -> dict[str, Tensor]:
+        """Neural-collapse measures of the features: see :func:`unhinge.theory.collapse.collapse_measures`."""
+        moments, classes = self.motion.times(time), len(self.weight)
+        check_counts(torch.bincount(self.labels, minlength=classes))
+        return concatenated(collapse_of_states(self, moments, self.labels, classes), moments, like=self.features)
+
+    # ---- what the theorem asks ---------------------------------------------------------------------------------------
+
+    @property
+    def opposite(self) -> Tensor:
+        """Indices of the examples that start exactly opposite to their target, and stay there."""
+        return self._planes.opposite.nonzero().flatten()
+
+    def hypotheses(self) -> Hypotheses:
+        """Which hypotheses of the corrected Theorem 4 hold, with their values."""
+        motion, schedule = self.motion, self.motion.schedule
+        unit = self._planes.speed(motion.power).max().item() if motion.discrete else 0.0
+        return Hypotheses(
+            first_alpha=unit * schedule(0.0).item(),
+            largest_alpha=unit * schedule.peak.item() * schedule.shape.highest if motion.discrete else 0.0,
+            non_increasing=_non_increasing(schedule.shape),
+            diverges=None if math.isinf(schedule.shape.settles) else not self._stops,
+            opposite=tuple(self.opposite.tolist()),
+            feature_decay=motion.decay,
+            constant=isinstance(schedule.shape, Constant),
+            discrete=motion.discrete,
+        )
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _planes(self) -> Planes:
+        return self.motion.planes
+
+    @property
+    def _stops(self) -> bool:
+        return final_rate(self.motion.schedule) == 0
+
+    @property
+    def _settles(self) -> float:
+        """The time from which the rate is constant, rounded up to a step."""
+        settles = self.motion.schedule.shape.settles
+        return float(math.ceil(settles)) if math.isfinite(settles) else settles
+
+    def _like(self, value: Tensor) -> Tensor:
+        return value.to(self.features)
+
+    @cached_property
+    def _logits(self) -> tuple[Tensor, Tensor]:
+        """The logits of the unit vectors along and across, (n, C) each: those of any angle are its cosine and sine
+        times these."""
+        head = self.weight.double().cpu()
+        head = head - head.mean(0)
+        pulls = self._planes.pulls
+        return (pulls.units @ head.mT)[pulls.rows], self._planes.units @ head.mT
+
+    def _about_examples(self, time: Time, question: Callable[[Tensor], Tensor]) -> Tensor:
+        """`question` of which examples are right, (m, n) bool; all positions first, since a descent walks to them."""
+        here, (toward, across) = self._position(time), self._logits
+        cos, sin = (part.reshape(-1, len(self.labels), 1) for part in (here.cos, here.sin))
+
+        def asked(index: Tensor) -> Tensor:
+            return question((cos[index] * toward + sin[index] * across).argmax(-1) == self.labels)
+
+        index = torch.arange(len(cos)).reshape(here.cos.shape[:-1])
+        return in_pieces(asked, index, toward.numel())
+
+    def _position(self, time: Time) -> Position:
+        return self.motion.position(self.motion.times(time))
+
+    def _check_no_decay(self, question: str) -> None:
+        if self.motion.decay > 0:
+            raise ValueError(
+                f"{question}() of descent on the sphere needs feature_decay = 0, got {self.motion.decay:g}: decay "
+                f"shrinks the features until steps overshoot, and the angles then burst for ever. Ask distance over "
+                f"time, or use flow()."
+            )
+
+    def _check_settles(self, question: str) -> None:
+        if math.isinf(self._settles):
+            raise ValueError(
+                f"{question}() needs to know how the learning rate ends, and a function does not tell. "
+                "Pass a Schedule, for example piecewise(), or ask at() for a late time."
+            )
+        if self.motion.discrete:
+            self._check_no_decay(question)
+
+    def _time_to(self, wanted: float) -> Tensor:
+        def measured(moments: Tensor) -> Tensor:
+            return safe_norm(self._position(moments).chord(), 1)
+
+        discrete = self.motion.discrete
+        closed = not discrete or (self.motion.decay == 0 and math.isfinite(self._settles))
+        horizon = (
+            1e6 if not closed and not self._stops else horizon_of(self._settles if self._stops else None, discrete)
+        )
+        if discrete:
+            for first in range(0, LOOKED_AT if closed else int(horizon), LOOKED_AT):
+                block = torch.arange(first, min(first + LOOKED_AT, int(horizon)) + 1)
+                below = measured(block) <= wanted
+                if below.any():
+                    return block[int(below.int().argmax())].double()
+        if not closed and not self._stops:
+            raise ValueError(
+                f"the distance {wanted:g} is not reached within a million steps, and a path with feature decay or with "
+                f"a learning rate given as a function has no end that could be computed. Ask distance() at chosen "
+                f"steps."
+            )
+        return first_time(measured, wanted, horizon, discrete, differentiable=False)
+
+
+def _non_increasing(shape: Shape) -> bool | None:
+    match shape:
+        case Constant() | Geometric() | Exponential():
+            return True
+        case Cosine():
+            return shape.floor <= 1
+        case Piecewise():
+            return all(later <= earlier for earlier, later in zip(shape.values, shape.values[1:], strict=False))
+        case Warmup():
+            return shape.start >= 1 and _non_increasing(shape.after)
+        case _:
+            return None

@@ -1,0 +1,67 @@
+"""Which examples are right, against the logits of the full state, for every way the path takes to them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from strategies import make_case, named_cases
+from unhinge import LayerPeeled, Spherical
+
+NAMED = named_cases()
+TIMES = torch.tensor([[0, 3], [25, 400]])
+
+
+def right(path) -> torch.Tensor:
+    """From the definition: the largest logit of each example, one state after the other."""
+    rows = []
+    for time in TIMES.reshape(-1):
+        state = path.at(time)
+        logits = state.features @ (state.weight - state.weight.mean(0)).mT
+        logits = logits if state.bias is None else logits * torch.exp(2 * state.log_scale) + state.bias
+        rows.append(logits.argmax(1) == path.labels)
+    return torch.stack(rows).reshape(*TIMES.shape, -1)
+
+
+@pytest.mark.parametrize("kind", ["flow", "descent", "anchored", "anchored_descent", "kernel_flow"])
+@pytest.mark.parametrize("name", NAMED)
+def test_each_example_is_right_where_its_largest_logit_is_its_label(name, kind):
+    case = NAMED[name]
+    extra = [torch.eye(len(case.target), dtype=torch.float64)] if kind == "kernel_flow" else []
+    bias = {"bias": case.bias}
+    path = getattr(case.problem(), kind)(case.features, case.weight, *extra, lr=0.1, **bias)
+    expected = right(path)
+    assert torch.equal(path.correct(TIMES), expected)
+    torch.testing.assert_close(path.accuracy(TIMES), expected.double().mean(-1).to(case.features))
+
+
+def test_on_the_sphere_too():
+    case = make_case([4, 3, 2], dim=5)
+    path = Spherical(case.target, case.weight).descent(case.features, lr=0.5)
+    assert torch.equal(path.correct(TIMES), right(path))
+    torch.testing.assert_close(path.accuracy(TIMES), right(path).double().mean(-1))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("counts", [[6, 6, 6, 6], [6, 6, 2, 2], [9, 6, 3, 1]])
+@pytest.mark.parametrize("dim", [2, 30])
+def test_the_shortcut_for_few_groups_is_the_product_of_matrices(counts, dim, bias, monkeypatch):
+    """Fixed products with the residuals and products of matrices give the same answers."""
+    case = make_case(counts, dim=dim, bias=bias, gamma=0.2)
+    times = torch.linspace(0, 40, 57, dtype=torch.float64)
+    short, plain = case.flow(), case.flow()
+    monkeypatch.setitem(plain.__dict__, "_residual_products", None)
+    assert (short._residual_products is not None) == (len(set(counts)) == 1)
+    assert torch.equal(short.correct(times), plain.correct(times))
+
+
+def test_more_examples_than_fit_the_cache_are_classified_in_pieces():
+    generator = torch.Generator().manual_seed(0)
+    target = torch.arange(3000) % 30
+    features = torch.randn(3000, 8, generator=generator, dtype=torch.float64)
+    weight = torch.randn(30, 8, generator=generator, dtype=torch.float64)
+    path = LayerPeeled(target).flow(features, weight)
+    times = torch.tensor([0.0, 5.0, 500.0])
+    one_by_one = torch.stack([path.accuracy(time) for time in times])
+    assert torch.equal(path.accuracy(times), one_by_one)
+    assert path.accuracy(times[:0]).shape == (0,)
