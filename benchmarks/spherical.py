@@ -24,7 +24,7 @@ import mpmath as mp
 import torch
 from torch import Tensor
 
-from unhinge.theory.sphere.problem import Spherical, SphericalPath
+from unhinge.theory import Spherical, SphericalPath
 
 DIM, CLASSES, SIZE, STEPS, LOOPED, CHECKED, RATE = 512, 100, 1000, 20_000, 200, 1000, 10.0
 EPS = torch.finfo(torch.float64).eps

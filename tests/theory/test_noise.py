@@ -132,7 +132,7 @@ REFUSED = {
     "one class": (lambda: smooth_labels(torch.tensor([0]), 1, 0.1), "num_classes"),
     "label out of range": (lambda: smooth_labels(torch.tensor([3]), 3, 0.1), "labels must lie"),
     "soft labels": (lambda: smooth_labels(torch.rand(3, 3), 3, 0.1), "hard labels"),
-    "a list": (lambda: smooth_labels([0, 1], 3, 0.1), "list"),
+    "names": (lambda: symmetric_noise(["cat", "dog"], 3, 0.1), "labels must be"),
     "columns for rows": (
         lambda: class_conditional_noise(torch.tensor([0]), torch.tensor([[0.5, 0.0], [0.5, 1.0]])),
         "transpose",
