@@ -5,6 +5,7 @@ from unhinge.nn.bounds import angle_bound
 from unhinge.nn.frames import prototypes, separation, simplex_etf
 from unhinge.nn.generated import GeneratedPrototypes
 from unhinge.nn.heads import ETFHead
+from unhinge.nn.ldam import LDAMLoss
 from unhinge.nn.losses import (
     AdjustedMarginLoss,
     MultiClassHingeLoss,
@@ -25,6 +26,7 @@ __all__ = [
     "UnhingedLoss",
     "AdjustedMarginLoss",
     "MultiClassHingeLoss",
+    "LDAMLoss",
     "TaylorSoftmaxLoss",
     "SphericalSoftmaxLoss",
     "ZLoss",

@@ -52,7 +52,7 @@ def check_gamma(gamma: float | Tensor | None) -> None:
         )
 
 
-def check_prior(prior: Tensor | None, num_classes: int | None, gamma: float | Tensor | None) -> None:
+def check_prior(prior: object, num_classes: int | None, gamma: float | Tensor | None) -> None:
     """`None`, or a tensor of one entry per class, without a gamma beside it; that it sums to 1 is taken on trust."""
     if prior is None:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unhinge.nn.decision import adjust_logits, balanced_decision, centered_logits, posterior
 from unhinge.nn.hinge import multiclass_hinge_loss
+from unhinge.nn.ldam import ldam_loss
 from unhinge.nn.margins import adjusted_margin_loss
 from unhinge.nn.penalty import feature_norm_penalty, penalty_strength
 from unhinge.nn.rescaling import rescale_gradient
@@ -17,6 +18,7 @@ __all__ = [
     "unhinged_loss_from_features",
     "adjusted_margin_loss",
     "multiclass_hinge_loss",
+    "ldam_loss",
     "taylor_softmax_loss",
     "spherical_softmax_loss",
     "z_loss",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,24 @@ __all__ = ["SCORES", "CollapseDetector"]
 SCORES = ("softmax", "energy", "norm", "mahalanobis", "neco", "nci", "fdbd", "vim", "knn")
 
 
-@dataclass(frozen=True, eq=False)
+def _computed_once(function: Callable[[CollapseDetector], Tensor]) -> cached_property[Tensor]:
+    """A cached property that autograd may use later, whoever asks first: also inside ``torch.inference_mode``."""
+
+    @wraps(function)
+    def outside(detector: CollapseDetector) -> Tensor:
+        with torch.inference_mode(False), torch.no_grad():
+            return _usable(function(detector))
+
+    return cached_property(outside)
+
+
+def _usable(value: Tensor) -> Tensor:
+    """A tensor of inference mode cannot be saved for a gradient; its copy, made outside of that mode, can."""
+    with torch.inference_mode(False):
+        return value.clone() if value.is_inference() else value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class CollapseDetector:
     r"""Scores of features, higher for in-distribution ones, each as its paper defines it.
 
@@ -186,8 +203,8 @@ class CollapseDetector:
             raise ValueError(f"nci_strength must not be negative, got {nci_strength}.")
         return cls(
             summary=summary,
-            weight=prototypes,
-            bias=offsets,
+            weight=_usable(prototypes),
+            bias=_usable(offsets),
             principal=_dimension("principal", principal, _usual_principal(dim), dim),
             neco_dim=_dimension("neco_dim", neco_dim, min(num_classes - 1, dim), dim),
             nci_strength=float(nci_strength),
@@ -217,7 +234,14 @@ class CollapseDetector:
         rows = as_numbers("features", features, ("n", self.weight.shape[1])).detach()
         if isinstance(neighbors, bool) or not 1 <= neighbors <= len(rows):
             raise ValueError(f"neighbors must lie between 1 and the {len(rows)} training features, got {neighbors}.")
-        return replace(self, bank=unit_rows(rows.to(self.weight)), neighbors=int(neighbors))
+        return replace(self, bank=_usable(unit_rows(rows.to(self.weight))), neighbors=int(neighbors))
+
+    def __repr__(self) -> str:
+        num_classes, dim = self.weight.shape
+        size = int(self.summary.counts.sum())
+        return (
+            f"CollapseDetector({num_classes} classes, {dim} dimensions, {size:,} examples: {', '.join(self.available)})"
+        )
 
     @property
     def available(self) -> tuple[str, ...]:
@@ -276,17 +300,17 @@ class CollapseDetector:
 
     # ---- what the scores share, computed when a score first asks for it ----------------------------------------------
 
-    @cached_property
+    @_computed_once
     def class_means(self) -> Tensor:
         """Of the classes with examples, shape :math:`(K, p)`."""
         return self.summary.means[(self.summary.counts > 0).to(self.weight.device)].to(self.weight)
 
-    @cached_property
+    @_computed_once
     def global_mean(self) -> Tensor:
         """Mean of all training features, shape :math:`(p,)`; a class counts as often as it has examples."""
         return (self.summary.classes.sums.sum(0) / self.summary.counts.sum()).to(self.weight)
 
-    @cached_property
+    @_computed_once
     def whitening(self) -> Tensor:
         r""":math:`A`, shape :math:`(p, r)`, where :math:`AA^\top` inverts the covariance within the classes."""
         assert self.summary.within is not None
@@ -296,7 +320,7 @@ class CollapseDetector:
         kept = values > len(values) * torch.finfo(values.dtype).eps * values[-1]
         return vectors[:, kept] * values[kept].rsqrt()
 
-    @cached_property
+    @_computed_once
     def neco_basis(self) -> Tensor:
         r"""Orthonormal columns of NECO's subspace, shape :math:`(p, d)`.
 
@@ -307,18 +331,18 @@ class CollapseDetector:
             return torch.linalg.svd(self.weight, full_matrices=False).Vh[:-1].mT
         return _leading(self._scatter_about(self.global_mean), self.neco_dim)
 
-    @cached_property
+    @_computed_once
     def row_distances(self) -> Tensor:
         r""":math:`\|w_i - w_j\|`, shape :math:`(C, C)`."""
         # By differences: from Gram matrices, close prototypes would lose half of their digits.
         return torch.cdist(self.weight, self.weight, compute_mode="donot_use_mm_for_euclid_dist")
 
-    @cached_property
+    @_computed_once
     def vim_origin(self) -> Tensor:
         r""":math:`-W^+b`, where all logits are as near to zero as they get, shape :math:`(p,)`."""
         return -torch.linalg.pinv(self.weight) @ self.bias
 
-    @cached_property
+    @_computed_once
     def residual_basis(self) -> Tensor:
         """Orthonormal columns outside of ViM's principal subspace, shape :math:`(p, p - D)`."""
         values, vectors = torch.linalg.eigh(self._scatter_about(self.vim_origin))
