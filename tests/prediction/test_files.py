@@ -161,3 +161,10 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypa
     np.savez(file, features=np.zeros((1000, 8)), labels=np.arange(1000) % 2)
     with pytest.raises(FileError, match="at most 2,000"):
         read_features(file)
+
+
+def test_a_small_file_that_claims_gigabytes_is_refused_before_they_are_allocated(tmp_path):
+    one = torch.zeros(1).expand(40_000, 40_000)  # 6.4 GB of one number, by a stride of 0
+    torch.save({"features": one, "labels": torch.arange(40_000) % 2}, tmp_path / "shared.pt")
+    with pytest.raises(FileError, match=r"claims 6,400,000,000 bytes and the file holds 4 .*contiguous"):
+        read_features(tmp_path / "shared.pt")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from typer.testing import CliRunner
 import data_makers as make
 from unhinge.cli import app
 from unhinge.training import Recipe
+from unhinge.training.checkpoint import load_newest
+from unhinge.training.records import read_records
 
 SMALL = ("--epochs", "2", "--width", "4")
 
@@ -119,7 +124,7 @@ def test_a_run_that_blows_up_leaves_with_1_and_all_its_records(tmp_path):
     assert "fix the prototypes" in stderr
     records = json.loads(stdout)["records"]
     assert records[-1]["stopped"]
-    assert [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == records
+    assert read_records(tmp_path) == records
     assert (tmp_path / "curves.png").is_file()
 
 
@@ -213,3 +218,17 @@ def test_help_has_an_example(command):
     assert code == 0
     assert f"unhinge {command}" in stdout
     assert "Examples" in stdout
+
+
+def test_a_run_that_is_asked_to_end_saves_says_so_and_leaves_with_143(tmp_path):
+    command = [sys.executable, "-m", "unhinge", "train", "--width", "4", "--epochs", "100000", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not list(tmp_path.glob("checkpoint-*")):  # it trains
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.terminate()
+        _, stderr = process.communicate()
+    assert process.returncode == 143
+    assert "saved after step" in stderr
+    assert "Traceback" not in stderr
+    assert load_newest(tmp_path)[1] == []

@@ -19,6 +19,7 @@ from unhinge.training.checkpoint import CheckpointError, read_tensors
 from unhinge.training.loop import learning_rate
 from unhinge.training.measure import prototype_record
 from unhinge.training.network import network_of
+from unhinge.training.records import read_records
 
 TINY = Recipe(width=4, epochs=2, batch=32, lr=0.05)
 # The rate brings every seed tried to overflow within 11 of the 40 epochs: growth is exponential, and rounding, which
@@ -80,7 +81,7 @@ def test_every_epoch_has_its_record_in_json_and_csv(tmp_path, few):
     run = fit(
         TINY, tmp_path, material=few, progress=lambda done, total, record: told.append((done, total, bool(record)))
     )
-    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    lines = read_records(tmp_path)
     assert lines == run.records
     assert [record["epoch"] for record in lines] == [1, 2]
     wanted = "lr train_loss train_accuracy feature_norm prototype_norm_min prototype_norm_ratio prototype_angle_min"
@@ -147,7 +148,7 @@ def test_the_raw_loss_on_a_trainable_head_blows_up_and_the_run_stops_with_all_it
     *whole, end = run.records
     assert len(whole) > 1
     assert end["stopped"] == run.stopped
-    assert [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == run.records
+    assert read_records(tmp_path) == run.records
     for record in whole:
         for name in ("feature_norm", "prototype_norm_ratio", "prototype_norm_min", "prototype_angle_min"):
             assert isinstance(record[name], float)

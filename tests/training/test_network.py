@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from unhinge.training import Recipe, RecipeError, fit
+from unhinge.data import load
+from unhinge.training import Recipe, RecipeError, fit, machine
 from unhinge.training.network import network_of, prototypes_of
 
 HEADS = {"linear": "ce", "pal": "unhinged", "fnpal": "unhinged", "etf-init": "ce"}
@@ -94,3 +95,15 @@ def test_a_penalty_beside_the_rescaled_head_keeps_its_own_gradient(few):
     _, features = network(x, return_features=True)
     features.square().sum().backward()
     torch.testing.assert_close(x.grad, 2 * x.detach())
+
+
+@pytest.mark.parametrize("width", [10**6, 10**9, 2**62])
+def test_a_network_that_no_memory_holds_is_refused_before_it_is_made(width):
+    with pytest.raises(RecipeError, match=r"GiB; this machine has|too large to count"):
+        network_of(Recipe(width=width), load("digits").training)
+
+
+def test_where_the_system_does_not_tell_its_memory_nothing_is_refused(monkeypatch):
+    monkeypatch.delattr(machine.os, "sysconf")
+    assert machine.total_memory() is None
+    network_of(Recipe(width=4), load("digits").training)

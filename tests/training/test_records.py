@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unhinge.results.json import plain
+from unhinge.results.sealed import SealError
 from unhinge.results.tables import as_csv, as_markdown
 from unhinge.training.plots import draw_curves
 from unhinge.training.records import Log, read_records, seconds_spent
@@ -40,18 +41,45 @@ def test_a_log_is_on_the_disk_after_each_record(tmp_path):
     assert (tmp_path / "log.csv").read_text().count("\n") == 3
 
 
-def test_a_line_cut_short_ends_the_records(tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoc')
-    assert [record["epoch"] for record in read_records(tmp_path)] == [1, 2]
-
-
-def test_a_time_cut_short_by_a_crash_costs_its_own_line_only(tmp_path):
+@pytest.mark.parametrize("name", ["log.jsonl", "times.jsonl"])
+def test_a_line_that_was_changed_or_cut_is_an_error_that_names_it(tmp_path, name):
     log = Log(tmp_path, 0)
-    log.add({"epoch": 1}, seconds=0.5)
-    with (tmp_path / "times.jsonl").open("a") as file:
-        file.write('{"epoch": 2, "sec')
-    log.add({"epoch": 2}, seconds=0.25)
+    for epoch in (1, 2):
+        log.add({"epoch": epoch, "accuracy": 0.5}, seconds=0.5)
+    whole = (tmp_path / name).read_text()
+    for damage in (whole.replace("0.5", "0.9"), whole[:-20]):
+        (tmp_path / name).write_text(damage)
+        with pytest.raises(SealError, match=rf"line [12] of .*{re.escape(name)}.* Put the file back"):
+            read_records(tmp_path) if name == "log.jsonl" else seconds_spent(tmp_path)
+
+
+def test_lines_behind_the_checkpoint_may_be_damaged_for_they_are_made_again(tmp_path):
+    log = Log(tmp_path, 0)
+    for epoch in (1, 2):
+        log.add({"epoch": epoch}, seconds=0.5)
+    first = (tmp_path / "log.jsonl").read_text().splitlines()[0]
+    (tmp_path / "log.jsonl").write_text(first + '\n{"epo')
+    assert Log(tmp_path, 1).records == [{"epoch": 1}]
+
+
+def test_seconds_add_up_over_interruptions(tmp_path):
+    Log(tmp_path, 0).add({"epoch": 1}, seconds=0.5)
+    Log(tmp_path, 0).add({"epoch": 1}, seconds=0.25)
     assert seconds_spent(tmp_path) == 0.75
+
+
+def test_the_log_goes_on_where_tensorboards_folder_vanished(tmp_path, caplog):
+    log = Log(tmp_path, 0)
+
+    class Vanished:
+        def add_scalar(self, *_):
+            raise FileNotFoundError(2, "No such file or directory")
+
+    log._board = Vanished()
+    for epoch in (1, 2):
+        log.add({"epoch": epoch, "loss": 1.0}, seconds=0.5)
+    assert [record["epoch"] for record in read_records(tmp_path)] == [1, 2]
+    assert [record.getMessage()[:38] for record in caplog.records] == ["TensorBoard's files are given up: [Err"]
 
 
 def test_tables_escape_what_would_break_them():
@@ -78,7 +106,7 @@ def test_without_tensorboard_the_log_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     Log(tmp_path, 0, tensorboard=True).add({"epoch": 1}, seconds=1.0)
-    assert json.loads((tmp_path / "log.jsonl").read_text()) == {"epoch": 1}
+    assert read_records(tmp_path) == [{"epoch": 1}]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from unhinge.training import Recipe, fit
-from unhinge.training.checkpoint import load_newest
+from unhinge.results.lock import LockError, only_writer
+from unhinge.results.sealed import SealError
+from unhinge.training import Recipe, fit, loop
+from unhinge.training.checkpoint import CheckpointError, load_newest, read_tensors, write_tensors
+from unhinge.training.loop import Interrupted
 
 TINY = Recipe(width=4, epochs=3, batch=32, lr=0.05)
 SAME = ("last.safetensors", "best.safetensors", "log.jsonl", "log.csv", "recipe.json", "data.json")
@@ -129,16 +132,91 @@ def test_while_a_damaged_checkpoint_lies_there_two_whole_ones_are_kept(tmp_path,
 
 def test_a_log_that_lost_records_is_an_error_that_says_what_to_do(tmp_path, few):
     interrupted(tmp_path, few)
-    (tmp_path / "log.jsonl").write_text('{"epoch": 1}\n{"epo')
-    with pytest.raises(ValueError, match="has 1 whole records, but the checkpoint was made after 2"):
+    lines = (tmp_path / "log.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "log.jsonl").write_text(lines[0])
+    with pytest.raises(SealError, match="has 1 records, but the checkpoint counts 2"):
         fit(TINY, tmp_path, material=few)
 
 
 def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path, few):
-    left = tmp_path / ".checkpoint-000000007.safetensors.123.partial"
+    gone = 2**22 + 1  # no process has a number above Linux's largest
+    left = tmp_path / f".checkpoint-000000007.safetensors.{gone}.partial"
     left.write_bytes(bytes(10))
     fit(replace(TINY, epochs=1), tmp_path, material=few)
     assert not left.exists()
+
+
+def test_what_a_living_process_is_writing_is_left_alone(tmp_path, few):
+    left = tmp_path / f".evaluation.json.{os.getppid()}.partial"
+    left.write_bytes(bytes(10))
+    fit(replace(TINY, epochs=1), tmp_path, material=few)
+    assert left.exists()
+
+
+def test_a_folder_that_another_process_writes_to_is_refused(tmp_path, few):
+    with only_writer(tmp_path), pytest.raises(LockError, match="is being written to by process"):
+        fit(TINY, tmp_path, material=few)
+
+
+@pytest.mark.parametrize("after", [1, 3, 7, 9])  # 7 steps make an epoch: within it, at its end, in the next
+def test_a_run_asked_to_end_saves_and_continues_to_the_same_bits(tmp_path, few, after):
+    fit(TINY, tmp_path / "whole", material=few)
+    steps = iter(range(1000))
+    with pytest.raises(Interrupted, match="saved after step"):
+        fit(TINY, tmp_path / "asked", material=few, interrupted=lambda: next(steps) + 1 >= after)
+    place = load_newest(tmp_path / "asked")[0].standing
+    assert (place["epoch"], place["step"]) == divmod(after, 7)
+    fit(TINY, tmp_path / "asked", material=few)
+    for name in SAME:
+        assert (tmp_path / "asked" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"damaged")])
+def test_the_weights_of_a_finished_run_are_made_again_where_they_are_gone(tmp_path, few, damage):
+    fit(TINY, tmp_path, material=few)
+    before = (tmp_path / "last.safetensors").read_bytes()
+    damage(tmp_path / "last.safetensors")
+    fit(TINY, tmp_path, material=few)
+    assert (tmp_path / "last.safetensors").read_bytes() == before
+
+
+def test_best_weights_that_cannot_be_made_again_are_an_error(tmp_path, few, monkeypatch):
+    records = iter([0.9, 0.1, 0.1])
+    monkeypatch.setattr(loop, "score", lambda *_: torch.tensor([next(records), 1.0]))
+    fit(TINY, tmp_path, material=few)
+    (tmp_path / "best.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"best\.safetensors is missing.*put the file back"):
+        fit(TINY, tmp_path, material=few)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": 10**9},
+        {"epoch": -1},
+        {"step": 10**9},
+        {"records": 7},
+        {"epoch": "two"},
+        {"best": None},
+        {"step": None},
+    ],
+)
+def test_a_checkpoint_with_a_checksum_and_senseless_content_is_refused(tmp_path, few, change):
+    interrupted(tmp_path, few)
+    path = max(tmp_path.glob("checkpoint-*"))
+    whole = read_tensors(path)
+    write_tensors(path, whole.tensors, whole.standing | change)
+    with pytest.raises(CheckpointError, match="is whole, but not of this run"):
+        fit(TINY, tmp_path, material=few)
+
+
+def test_a_checkpoint_of_other_tensors_is_refused(tmp_path, few):
+    interrupted(tmp_path, few)
+    path = max(tmp_path.glob("checkpoint-*"))
+    whole = read_tensors(path)
+    write_tensors(path, {"model.other": torch.zeros(3), "running": torch.zeros(2)}, whole.standing)
+    with pytest.raises(CheckpointError, match="is whole, but not of this run"):
+        fit(TINY, tmp_path, material=few)
 
 
 def test_a_checkpoint_holds_nothing_that_executes(tmp_path, few):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -239,6 +240,7 @@ def _fit(
     )
 
     from unhinge.training import fit, processes
+    from unhinge.training.loop import Interrupted
 
     try:
         crew = processes(devices, strategy, accelerator, precision)
@@ -273,6 +275,8 @@ def _fit(
                     bar.console.print(_row({key: key for key in SHOWN}), style="bold", highlight=False)
                 bar.console.print(_row(record), highlight=False)
 
+        asked: list[int] = []  # signals: the loop saves between two steps, never within one
+        before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
         try:
             run = fit(
                 chosen,
@@ -282,15 +286,27 @@ def _fit(
                 progress=show,
                 save_every=save_every,
                 tensorboard=True,
+                interrupted=lambda: bool(asked),
             )
+        except Interrupted as ended:
+            typer.echo(f"unhinge: asked to end; {ended}. The same command continues.", err=True)
+            raise typer.Exit(128 + signal.SIGTERM) from None
         except KeyboardInterrupt:
-            typer.echo("unhinge: interrupted. The same command continues.", err=True)
+            typer.echo("unhinge: interrupted. The same command continues from its last checkpoint.", err=True)
+            raise typer.Exit(128 + signal.SIGINT) from None
+        except RuntimeError as error:
+            if crew.count == 1:
+                raise
+            reason = next(iter(str(error).splitlines()), type(error).__name__)[:100]
+            typer.echo(f"unhinge: another process of this run is gone ({reason}). Run it again to continue.", err=True)
             raise typer.Exit(1) from None
         except OSError as error:  # the disk, not the arguments
             typer.echo(f"unhinge: {error}", err=True)
             raise typer.Exit(1) from None
         except ValueError as error:
             refuse(str(error))
+        finally:
+            signal.signal(signal.SIGTERM, before)
     for warning in run.warnings:
         typer.echo(f"unhinge: {warning}", err=True)
     for complaint in run.complaints:
@@ -321,8 +337,8 @@ def _row(record: dict[str, Any]) -> str:
 
 def _write_results(run: Run) -> None:
     from unhinge.results.look import save
+    from unhinge.results.sealed import write_atomically
     from unhinge.results.tables import as_markdown
-    from unhinge.training.checkpoint import write_atomically
     from unhinge.training.plots import draw_curves
 
     title = f"{run.recipe.data}: {run.recipe.loss}, {run.recipe.head} head, seed {run.recipe.seed}"

@@ -253,6 +253,13 @@ def _numbers(name: str, value: Any, ndim: int) -> Tensor:
         raise FileError(
             f"{name} must have shape {wanted} and at most {LARGEST_NUMBERS:,} numbers, got {_shape(value)}."
         )
+    stored, asked = value.untyped_storage().nbytes(), value.numel() * value.element_size()
+    if stored < asked:
+        # A stride of 0 makes gigabytes out of one number; a copy of it would be as large as it claims to be.
+        raise FileError(
+            f"{name} claims {asked:,} bytes and the file holds {stored:,} of them: its entries share memory. Save it "
+            "with .contiguous()."
+        )
     tensor = value.detach()
     tensor = tensor.double() if tensor.dtype not in FLOATS else tensor
     largest = max(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SealError", "read_sealed", "seal", "unseal", "write_atomically", "write_sealed"]
+__all__ = ["SealError", "read_sealed", "remove_leftovers", "seal", "unseal", "write_atomically", "write_sealed"]
 
 KEY = "crc32"
 
@@ -45,6 +45,24 @@ def write_atomically(path: Path, content: bytes) -> None:
             "make room and run the same command again, it continues from there",
             str(path.parent),
         ) from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes were writing when they died; a living one's is left alone."""
+    for path in folder.glob(".*.partial"):
+        owner = path.name.split(".")[-2]
+        if not (owner.isdecimal() and _alive(int(owner))):
+            path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def seal(record: Mapping[str, Any]) -> str:

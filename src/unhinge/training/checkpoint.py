@@ -8,7 +8,6 @@ whole; the one before is kept until the next is.
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ import torch
 from torch import Tensor
 
 from unhinge.extras import needed_for
+from unhinge.results.sealed import write_atomically
 
-__all__ = ["CheckpointError", "Checkpoint", "load_newest", "read_tensors", "save", "write_atomically", "write_tensors"]
+__all__ = ["CheckpointError", "Checkpoint", "load_newest", "read_tensors", "save", "write_tensors"]
 
-PARTIAL = ".*.partial"
 _PATTERN = "checkpoint-*.safetensors"
 
 
@@ -36,25 +35,6 @@ class Checkpoint:
 
     tensors: dict[str, Tensor]
     standing: dict[str, Any]
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file is the old one or the new one, whatever happens in between."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise OSError(
-            error.errno,
-            f"{error.strerror}, while writing {path.name} ({len(content):,} bytes). What was saved before is whole: "
-            "make room and run the same command again, it continues from there",
-            str(path.parent),
-        ) from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:

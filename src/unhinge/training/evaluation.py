@@ -31,8 +31,9 @@ from unhinge.ood.benchmark import (
     openood_records,
 )
 from unhinge.results.json import as_json, plain
+from unhinge.results.sealed import write_atomically
 from unhinge.results.tables import write_csv
-from unhinge.training.checkpoint import Checkpoint, CheckpointError, read_tensors, write_atomically, write_tensors
+from unhinge.training.checkpoint import Checkpoint, CheckpointError, read_tensors, write_tensors
 from unhinge.training.decisions import adjusted_accuracies, adjusted_record, radius_of
 from unhinge.training.loop import Material, material_of
 from unhinge.training.machine import using_threads

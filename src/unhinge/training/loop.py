@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from torch import Tensor
 from unhinge.data import ImageSet, augment_for, batches, imbalanced, load, num_batches, shrink, with_label_noise
 from unhinge.nn.precision import widened
 from unhinge.results.json import plain
+from unhinge.results.lock import only_writer
+from unhinge.results.sealed import SealError, read_sealed, remove_leftovers, write_atomically, write_sealed
 from unhinge.training import checkpoint
 from unhinge.training.checkpoint import CheckpointError
 from unhinge.training.machine import differences, machine, using_threads
@@ -30,7 +33,12 @@ from unhinge.training.parallel import Alone, Processes
 from unhinge.training.recipe import Recipe, RecipeError
 from unhinge.training.records import Log
 
-__all__ = ["Material", "Progress", "Run", "fit", "learning_rate", "material_of"]
+__all__ = ["Interrupted", "Material", "Progress", "Run", "fit", "learning_rate", "material_of"]
+
+
+class Interrupted(Exception):
+    """Someone asked the run to end; it is saved, and the same call continues it."""
+
 
 NON_FINITE = "the loss is not finite any more"
 Progress = Callable[[int, int, dict[str, Any] | None], None]  # steps done, steps in all, the record of an epoch
@@ -98,6 +106,7 @@ def fit(
     progress: Progress | None = None,
     save_every: float = 300.0,
     tensorboard: bool = False,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Train as the recipe says, in `folder`; what is there already is continued, and a finished run returned as it is.
 
@@ -111,15 +120,19 @@ def fit(
         progress: Called about once a second, and after each epoch with its record.
         save_every: Seconds between checkpoints within an epoch. After each epoch there is one in any case.
         tensorboard: Write TensorBoard's files as well, where it is installed.
+        interrupted: Asked after each step; once it says yes, a checkpoint is written and :class:`Interrupted` raised.
+            So a signal's handler only has to set a flag, and never meets a half-done step.
     """
     crew, place = processes or Alone(), Path(folder)
-    _claim(place, recipe, crew)
-    images = material or material_of(recipe, data_root)
-    with using_threads(recipe.threads):
+    if crew.rank == 0:
+        place.mkdir(parents=True, exist_ok=True)
+    with only_writer(place) if crew.rank == 0 else nullcontext(), using_threads(recipe.threads):
+        _claim(place, recipe, crew)
+        images = material or material_of(recipe, data_root)
         warnings = _compared(place / "machine.json") if crew.rank == 0 else ()
         if crew.rank == 0:
             _write_json(place / "data.json", _described(recipe, images))
-        run = _Training(recipe, place, images, crew, save_every, tensorboard)
+        run = _Training(recipe, place, images, crew, save_every, tensorboard, interrupted)
         return replace(run.finish(progress), warnings=warnings)
 
 
@@ -127,9 +140,17 @@ class _Training:
     """The moving parts of one run."""
 
     def __init__(
-        self, recipe: Recipe, folder: Path, material: Material, crew: Processes, save_every: float, tensorboard: bool
+        self,
+        recipe: Recipe,
+        folder: Path,
+        material: Material,
+        crew: Processes,
+        save_every: float,
+        tensorboard: bool,
+        interrupted: Callable[[], bool],
     ) -> None:
         self.recipe, self.folder, self.crew, self.save_every = recipe, folder, crew, save_every
+        self.interrupted = interrupted
         self.train, self.test = material.train.to(crew.device), material.test.to(crew.device)
         self.sample = sample_of(self.train, recipe.seed_for("data"))
         self.objective: Objective = objective_of(recipe, material.train.counts)
@@ -145,6 +166,7 @@ class _Training:
         )
         self.model, self.optimizer = crew.prepare(self.network, optimizer)
         self.epoch = self.step = 0
+        self.ended = False
         self.running = torch.zeros(4, dtype=torch.float64)  # loss x images, right, norms, images
         self.best = -1.0
         kept = self._resume()
@@ -172,8 +194,11 @@ class _Training:
             self.epoch, self.step = self.epoch + 1, 0
             self.running.zero_()
             self._save()
+            self._leave()
             if progress is not None:
                 progress(self.epoch * self.steps, self.recipe.epochs * self.steps, record)
+        if self.crew.rank == 0:
+            self._complete()
         return self._run(None)
 
     def _train_epoch(self, progress: Progress | None) -> str | None:
@@ -204,24 +229,34 @@ class _Training:
             self.optimizer.step()
             self.optimizer.zero_grad()
             now = time.monotonic()
-            # Whether to save is rank 0's clock's to say: it travels with the sums, so that all do the same.
+            # Whether to save is rank 0's clock's to say, and whether to end any one's: both travel with the sums, so
+            # that all do the same.
             due = float(crew.rank == 0 and now - saved > self.save_every)
+            ended = float(self.interrupted())
             with torch.no_grad():
                 right, norms = (logits.argmax(-1) == y).sum(), _norms(features).sum()
                 value = loss * whole
-                part = torch.stack([value, right.to(value), norms.to(value), value.new_tensor(due)])
-                *sums, due = crew.total(part).tolist()
+                part = torch.cat(
+                    [torch.stack([value, right.to(value), norms.to(value)]), value.new_tensor([due, ended])]
+                )
+                *sums, due, ended = crew.total(part).tolist()
             if not math.isfinite(sums[0]):
                 return f"{NON_FINITE} (epoch {self.epoch + 1}, step {self.step + 1} of {self.steps})"
             self.running += torch.tensor([*sums, whole], dtype=torch.float64)
             self.step += 1
-            if due and self.step < self.steps:
+            self.ended = bool(ended)
+            if (due or ended) and self.step < self.steps:
                 self._save()
                 saved = now
+                self._leave()  # after the last step of an epoch, the epoch is measured and saved first
             if progress is not None and now - told > 1:
                 progress(self.epoch * self.steps + self.step, recipe.epochs * self.steps, None)
                 told = now
         return None
+
+    def _leave(self) -> None:
+        if self.ended and self.epoch < self.recipe.epochs:
+            raise Interrupted(f"saved after step {self.step} of epoch {self.epoch + 1}")
 
     def _record(self, stopped: str | None) -> dict[str, Any]:
         """What is known after the epoch, or at the step it stopped at."""
@@ -278,6 +313,20 @@ class _Training:
             raise CheckpointError(
                 f"the checkpoints in {self.folder} are of another recipe, or of another version. Choose another folder."
             )
+        try:
+            self._take(standing, tensors)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise CheckpointError(
+                f"the newest checkpoint in {self.folder} is whole, but not of this run ({reason}). Remove it to go "
+                "on from the one before, or choose another folder."
+            ) from None
+        return int(standing["records"])
+
+    def _take(self, standing: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        epoch, step, records = (standing[name] for name in ("epoch", "step", "records"))
+        if not (0 <= epoch <= self.recipe.epochs and 0 <= step < max(self.steps, 1) and epoch <= records <= epoch + 1):
+            raise ValueError(f"epoch {epoch}, step {step}, {records} records")
         self.network.load_state_dict(_below("model.", tensors))
         momenta = _below("momentum.", tensors)
         for parameter, name in self.names.items():
@@ -285,9 +334,25 @@ class _Training:
                 # In the parameter's own memory layout: another one would add up in another order.
                 buffer = torch.empty_like(parameter).copy_(momenta[name])
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer.detach()
-        self.running = tensors["running"].clone()
-        self.epoch, self.step, self.best = standing["epoch"], standing["step"], standing["best"]
-        return int(standing["records"])
+        self.running = tensors["running"].reshape(4).double()
+        self.epoch, self.step, self.best = int(epoch), int(step), float(standing["best"])
+
+    def _complete(self) -> None:
+        """See that the weights a finished run speaks of are there, and write those of its end again if not."""
+        assert self.log is not None
+        accuracies = [record.get("test_accuracy", -1.0) for record in self.log.records]
+        best_is_last = accuracies.index(max(accuracies)) == len(accuracies) - 1
+        for name in ("last", "best"):
+            path = self.folder / f"{name}.safetensors"
+            try:
+                checkpoint.read_tensors(path)
+            except CheckpointError as error:
+                if name == "best" and not best_is_last:
+                    raise CheckpointError(
+                        f"{error if path.exists() else f'{path} is missing.'} The run is finished and its last weights "
+                        "are whole; put the file back, or train again in another folder to have its best ones."
+                    ) from None
+                self._export(name, self.log.records[-1])
 
     def _export(self, name: str, record: dict[str, Any]) -> None:
         about = {"recipe": json.loads(self.recipe.to_json()), "record": plain(record, names=True)}
@@ -333,23 +398,22 @@ def _claim(folder: Path, recipe: Recipe, crew: Processes) -> None:
                 f"{folder} holds another run; they differ in {', '.join(differing)}. Choose another folder."
             )
     elif crew.rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_atomically(path, (recipe.to_json() + "\n").encode())
+        write_atomically(path, (recipe.to_json() + "\n").encode())
     if crew.rank == 0:
-        for leftover in folder.glob(checkpoint.PARTIAL):  # of a process that was killed while it wrote
-            leftover.unlink(missing_ok=True)
+        remove_leftovers(folder)
 
 
 def _compared(path: Path) -> tuple[str, ...]:
-    """Write down on what a run begins; where that was done, say what has changed since. A damaged note is made anew."""
+    """Write down on what a run begins; where that was done, say what has changed since."""
     now = machine()
     try:
-        then = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        then = None
-    if not isinstance(then, dict):
-        _write_json(path, now)
+        then = read_sealed(path)
+    except FileNotFoundError:
+        write_sealed(path, now)
         return ()
+    except SealError as error:
+        write_sealed(path, now)
+        return (f"{error} It is made anew; whether the run began on this machine cannot be told any more.",)
     changed = differences(then, now)
     if not changed:
         return ()
@@ -369,4 +433,4 @@ def _described(recipe: Recipe, material: Material) -> dict[str, Any]:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    checkpoint.write_atomically(path, (json.dumps(value) + "\n").encode())
+    write_atomically(path, (json.dumps(value) + "\n").encode())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-__all__ = ["differences", "machine", "using_threads"]
+__all__ = ["differences", "machine", "total_memory", "using_threads"]
 
 
 @contextmanager
@@ -40,6 +41,14 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,  # with its build, such as 2.13.0+cpu
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
+
+
+def total_memory() -> int | None:
+    """Bytes of memory this machine has; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # no sysconf, or not these names
+        return None
 
 
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from unhinge.data import ImageSet, generator_of
 from unhinge.nn import ETFHead
 from unhinge.nn import functional as UF
 from unhinge.nn.backbones import Classifier, build_model
+from unhinge.training.machine import total_memory
 from unhinge.training.recipe import Recipe, RecipeError
 
 __all__ = ["biases_of", "network_of", "prototypes_of"]
@@ -26,6 +28,7 @@ def network_of(recipe: Recipe, images: ImageSet) -> Classifier:
         >>> network.head
         ETFHead(...)
     """
+    _check_size(recipe, images)
     network = build_model(
         recipe.model,
         num_classes=images.num_classes,
@@ -53,6 +56,32 @@ def biases_of(network: Classifier) -> Tensor | None:
     """The biases of the head, :math:`(C,)`, if it has any."""
     bias = network.head.bias
     return bias if isinstance(bias, Tensor) else None
+
+
+def _check_size(recipe: Recipe, images: ImageSet) -> None:
+    """Refuse a network that this machine cannot hold, before it is allocated: the allocator's own end is a crash."""
+    if recipe.width is None:  # the models' own widths fit any machine
+        return
+    with torch.device("meta"):  # shapes without memory
+        try:
+            network = build_model(
+                recipe.model,
+                num_classes=images.num_classes,
+                in_channels=images.in_channels,
+                image_size=images.image_size,
+                width=recipe.width,
+            )
+        except RuntimeError:  # a shape beyond what torch can count
+            raise RecipeError(f"width {recipe.width} makes layers too large to count. Choose a smaller one.") from None
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    # Weights, gradients and momentum in float32, and a checkpoint of two of them while it is written.
+    needed = 5 * 4 * parameters
+    there = total_memory()
+    if there is not None and needed > there:
+        raise RecipeError(
+            f"{recipe.model} of width {recipe.width} has {parameters:,} parameters, and training it takes "
+            f"{needed / 2**30:,.0f} GiB; this machine has {there / 2**30:,.0f}. Choose a smaller width or model."
+        )
 
 
 def _head(recipe: Recipe, in_features: int, num_classes: int) -> nn.Module:

@@ -1,51 +1,38 @@
-"""The log of a run: one JSON line per epoch, the same as CSV and Markdown, and wall-clock times in a file apart.
+"""The log of a run: one JSON line per epoch, the same as CSV, and wall-clock times in a file apart.
 
-Times differ from run to run; everything else is bit-identical for the same recipe, interrupted or not.
+Times differ from run to run; everything else is bit-identical for the same recipe, interrupted or not. Every line
+carries a checksum (:mod:`unhinge.results.sealed`): a digit that was changed on the disk becomes an error, not a number.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from unhinge.results.json import plain
+from unhinge.results.sealed import SealError, seal, unseal, write_atomically
 from unhinge.results.tables import as_csv
-from unhinge.training.checkpoint import write_atomically
 
 __all__ = ["read_records", "seconds_spent", "Log"]
 
 Record = dict[str, Any]
 
 
-def read_records(folder: Path) -> list[Record]:
-    """The records of a run, in order, up to the first line that is none: one cut short by a crash, or damaged."""
-    path = folder / "log.jsonl"
-    if not path.is_file():
-        return []
-    records: list[Record] = []
-    for line in path.read_bytes().splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            break
-        if not isinstance(record, dict):
-            break
-        records.append(record)
-    return records
+def read_records(folder: Path, first: int | None = None) -> list[Record]:
+    """The records of a run, in order; a :class:`SealError` names the line that is not what was written.
+
+    Arguments:
+        folder: Of the run.
+        first: Read only so many: what lies behind the last checkpoint is trained again anyway.
+    """
+    return _read(folder / "log.jsonl", first)
 
 
 def seconds_spent(folder: Path) -> float:
-    """Wall-clock seconds of all epochs of a run, from its times.jsonl; a line that a crash cut short counts nothing."""
-    total = 0.0
-    path = folder / "times.jsonl"
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            total += float(json.loads(line)["seconds"])
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-            continue
-    return total
+    """Wall-clock seconds of all epochs of a run, from its times.jsonl."""
+    return sum(float(line.get("seconds", 0.0)) for line in _read(folder / "times.jsonl"))
 
 
 class Log:
@@ -53,35 +40,52 @@ class Log:
 
     def __init__(self, folder: Path, keep: int, tensorboard: bool = False) -> None:
         self.folder = folder
-        self.records = read_records(folder)[:keep]
+        self.records = read_records(folder, keep)
         if len(self.records) < keep:
-            raise ValueError(
-                f"{folder / 'log.jsonl'} has {len(self.records)} whole records, but the checkpoint was made after "
-                f"{keep}. Put the file back, or start over in another folder."
+            raise SealError(
+                f"{folder / 'log.jsonl'} has {len(self.records)} records, but the checkpoint counts {keep}. Put "
+                "the file back, or start over in another folder."
             )
+        self.times = _read(folder / "times.jsonl")
         self._write()
-        self._board = _tensorboard(folder, keep) if tensorboard else None
+        self._board: Any = _tensorboard(folder, keep) if tensorboard else None
 
     def add(self, record: Mapping[str, Any], **times: float) -> None:
         """Append a record, on the disk before this returns."""
         self.records.append(plain(record, names=True))
+        self.times.append(plain({"epoch": record.get("epoch"), **times}, names=True))
         self._write()
-        path = self.folder / "times.jsonl"
-        # A line that a crash cut short is ended first, so that it spoils no other.
-        cut = path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")
-        with path.open("a", encoding="utf-8") as file:
-            line = plain({"epoch": record.get("epoch"), **times}, names=True)
-            file.write(("\n" if cut else "") + json.dumps(line) + "\n")
         if self._board is not None:
+            self._tell_board(record)
+
+    def _tell_board(self, record: Mapping[str, Any]) -> None:
+        try:
             for name, value in record.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "epoch":
                     self._board.add_scalar(name, value, record["epoch"])
             self._board.flush()
+        except OSError as error:  # its folder was removed, or the disk is full: the curves are a copy, the log is not
+            logging.getLogger("unhinge").warning("TensorBoard's files are given up: %s", error)
+            self._board = None
 
     def _write(self) -> None:
-        lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in self.records)
-        write_atomically(self.folder / "log.jsonl", lines.encode())
+        write_atomically(self.folder / "log.jsonl", _sealed(self.records))
         write_atomically(self.folder / "log.csv", as_csv(self.records).encode())
+        write_atomically(self.folder / "times.jsonl", _sealed(self.times))
+
+
+def _sealed(records: list[Record]) -> bytes:
+    return "".join(seal(record) + "\n" for record in records).encode()
+
+
+def _read(path: Path, first: int | None = None) -> list[Record]:
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().splitlines()[:first]
+    try:
+        return [unseal(line, f"line {number} of {path}") for number, line in enumerate(lines, 1)]
+    except SealError as error:
+        raise SealError(f"{error} Put the file back, or start over in another folder.") from None
 
 
 def _tensorboard(folder: Path, keep: int) -> Any:

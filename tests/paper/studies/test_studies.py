@@ -24,6 +24,8 @@ from unhinge.paper.studies.follow import Task
 from unhinge.paper.studies.printed import LONG_TAILED, OOD
 from unhinge.paper.studies.run import reproduce_studies
 from unhinge.paper.studies.study import Ordering, Study, mean_and_spread
+from unhinge.results.lock import LockError, only_writer
+from unhinge.results.sealed import SealError
 from unhinge.training import Recipe
 from unhinge.training.network import network_of
 from unhinge.training.recipes import CLASSES, Method
@@ -243,7 +245,6 @@ def test_the_number_of_processes_does_not_change_a_byte_of_the_tables(tmp_path: 
 def test_every_run_of_the_folder_stands_in_one_table(tmp_path: Path):
     reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
     only = replace(STUDY, id="collapse", cells=lambda scale: [replace(tiny(scale)[0], ood="patches")])
-    (tmp_path / "runs" / "broken.json").write_text("{")
     reproduce_studies([only], "quick", tmp_path, seeds=1)
     with (tmp_path / "runs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -254,6 +255,24 @@ def test_every_run_of_the_folder_stands_in_one_table(tmp_path: Path):
     for row in rows:
         kept = json.loads((tmp_path / "runs" / f"{row['run']}.json").read_text())
         assert float(row["accuracy"]) == kept["accuracy"]
+
+
+def test_a_changed_result_is_an_error_that_names_it_and_never_a_number(tmp_path: Path):
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+    path = min((tmp_path / "runs").glob("*.json"))
+    accuracy = json.loads(path.read_text())["accuracy"]
+    path.write_text(path.read_text().replace(f'"accuracy": {accuracy!r}', '"accuracy": 0.99', 1))
+    with pytest.raises(SealError, match=rf"{path.name} was changed .* delete it to have it made again"):
+        reproduce_studies([STUDY], "quick", tmp_path, seeds=1, train=False)
+    path.unlink()
+    (again,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+    assert len(again.measured) == 2
+
+
+def test_a_second_sweep_in_one_folder_is_refused(tmp_path: Path):
+    (tmp_path / "runs").mkdir()
+    with only_writer(tmp_path / "runs"), pytest.raises(LockError, match="is being written to by"):
+        reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
 
 
 def test_collecting_trains_nothing(tmp_path: Path):

@@ -5,7 +5,6 @@ A run is named by its recipe, so tables that share a network share the run, and 
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +14,8 @@ import torch
 
 from unhinge.results.environment import commit
 from unhinge.results.json import plain
+from unhinge.results.sealed import read_sealed, write_sealed
 from unhinge.training import Evaluation, Recipe, RecipeError, evaluate, fit, material_of
-from unhinge.training.checkpoint import write_atomically
 from unhinge.training.machine import machine, using_threads
 from unhinge.training.records import seconds_spent
 
@@ -72,12 +71,12 @@ def _is_of(result: dict[str, Any], recipe: Recipe) -> bool:
 
 
 def read_run(path: Path) -> dict[str, Any] | None:
-    """A file of results; None where it is missing or damaged, which counts as not run."""
+    """A file of results, None where there is none; one that was changed is a :class:`SealError` that names it."""
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        result = read_sealed(path)
+    except FileNotFoundError:
         return None
-    return result if isinstance(result, dict) and isinstance(result.get("recipe"), dict) else None
+    return result if isinstance(result.get("recipe"), dict) else None
 
 
 def follow(task: Task) -> dict[str, Any]:
@@ -103,7 +102,7 @@ def follow(task: Task) -> dict[str, Any]:
         result |= _kept(found, [record["test_accuracy"] for record in run.records if "test_accuracy" in record])
     result["evaluation_seconds"] = round(time.perf_counter() - began - seconds, 2)
     result = plain(result, names=True)
-    write_atomically(task.path, (json.dumps(result) + "\n").encode())
+    write_sealed(task.path, result)
     for file in folder.glob("checkpoint-*.safetensors"):  # all that is asked of it is kept
         file.unlink()
     return result

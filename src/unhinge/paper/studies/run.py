@@ -16,6 +16,7 @@ from unhinge.paper.studies.tables import STUDIES
 from unhinge.paper.studies.verdicts import write_verdicts
 from unhinge.paper.studies.write import write_runs, write_study
 from unhinge.results.folders import writable
+from unhinge.results.lock import only_writer
 
 __all__ = ["Told", "planned", "reproduce_studies"]
 
@@ -52,7 +53,22 @@ def reproduce_studies(
         tell: Called after each run.
     """
     folder = writable(Path(out))
-    runs = writable(folder / "runs")
+    with only_writer(writable(folder / "runs")):
+        return _reproduce(studies, scale, folder, seeds, jobs, engine, data_root, train, tell)
+
+
+def _reproduce(
+    studies: Sequence[Study],
+    scale: str,
+    folder: Path,
+    seeds: int | None,
+    jobs: int,
+    engine: Engine,
+    data_root: str | Path | None,
+    train: bool,
+    tell: Told | None,
+) -> list[StudyResult]:
+    runs = folder / "runs"
     plans = _shared([planned(study, scale, seeds, runs, data_root) for study in studies])
     tasks = {place.task.name: place.task for plan in plans for place in plan}  # each run once, whoever shares it
     answers = {name: kept for name, task in tasks.items() if (kept := measured(task)) is not None}

@@ -7,9 +7,12 @@ then tried again. Pieces are functions of what they are given, so who does them 
 from __future__ import annotations
 
 import os
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, Literal, TypeVar
 
 from unhinge.extras import needed_for
@@ -71,7 +74,25 @@ def _guarded(work: Callable[[Task], Answer], task: Task) -> Answer | Failure[Tas
 
 
 def _numbered(work: Callable[[Task], Answer], number: int, task: Task) -> tuple[int, Answer | Failure[Task]]:
+    _end_with_parent()
     return number, _guarded(work, task)
+
+
+@cache  # once in each worker
+def _end_with_parent() -> None:
+    """End this worker when the process that started it is gone, so that a killed sweep computes no further.
+
+    A watching thread rather than Linux's parent-death signal: that signal comes when the *thread* that started the
+    worker ends, and joblib starts workers from threads of its own.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(143)
+
+    threading.Thread(target=watch, name="end with parent", daemon=True).start()
 
 
 def _in_processes(
