@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,16 +19,19 @@ from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.summary import streamed_away
 from unhinge.theory.linear.symbols import Symbol
 from unhinge.theory.numerics import CHUNK, safe_divide, safe_sqrt
-from unhinge.theory.path import concatenated, first_passages, first_time, horizon_of, in_pieces
+from unhinge.theory.path import concatenated, described, first_passages, first_time, horizon_of, in_pieces
 from unhinge.theory.schedules import Schedule, steady_rate
 from unhinge.theory.state import State
 from unhinge.theory.targets import HardTargets, Targets
 from unhinge.theory.types import Number, Time
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["AnchoredPath"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AnchoredPath:
     """The exact path of the features towards fixed prototypes: `LayerPeeled.anchored` and `anchored_descent`."""
 
@@ -43,6 +47,12 @@ class AnchoredPath:
     schedule: Schedule  # of the features
     decay: Tensor  # (), of the features
     discrete: bool
+
+    def __repr__(self) -> str:
+        classes, dim = self.weight.shape
+        kind, size = "descent" if self.discrete else "flow", round(self.counts.sum().item())
+        decay = self.decay.item()
+        return described("AnchoredPath", kind, examples=size, classes=classes, dim=dim, feature_decay=decay)
 
     def at(self, time: Time) -> State:
         """The state at each time (flow) or after each number of steps (descent)."""
@@ -174,6 +184,12 @@ class AnchoredPath:
 
         horizon = horizon_of(self._ends, self.discrete)
         return self._like(first_passages(distance, lambda wanted: first_time(measured, wanted, horizon, self.discrete)))
+
+    def plot(self, times: Time | None = None) -> Figure:
+        """Distance, norms, loss and accuracy over time, as a matplotlib figure."""
+        from unhinge.theory.plotting import plot_path
+
+        return plot_path(self, times)
 
     # ---- reduced coordinates -----------------------------------------------------------------------------------------
 

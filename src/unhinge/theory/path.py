@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -19,10 +19,14 @@ from unhinge.theory.state import State
 from unhinge.theory.types import Number, Time
 from unhinge.theory.validation import check_distances
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = [
     "Path",
     "collapse_of_states",
     "concatenated",
+    "described",
     "first_passages",
     "first_time",
     "horizon_of",
@@ -49,6 +53,10 @@ class Path(Protocol):
         ... ]
         ['0.00164', '0.24']
     """
+
+    @property
+    def discrete(self) -> bool:
+        """Whether time is counted in steps of a descent."""
 
     # ---- the state ---------------------------------------------------------------------------------------------------
 
@@ -103,6 +111,12 @@ class Path(Protocol):
 
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures: see :func:`unhinge.theory.collapse.collapse_measures`."""
+
+    # ---- as a picture -----------------------------------------------------------------------------------------------
+
+    def plot(self, times: Time | None = None) -> Figure:
+        """Distance, norms, loss and accuracy over time as a matplotlib figure: see
+        :func:`unhinge.theory.plotting.plot_path`."""
 
 
 # ---- times and pieces of them ----------------------------------------------------------------------------------------
@@ -159,6 +173,11 @@ def first_passages(distance: Time, first: Callable[[float], Tensor]) -> Tensor:
     wanted = check_distances(distance)
     times = [first(value) for value in wanted.reshape(-1).tolist()]
     return torch.stack(times).reshape(wanted.shape) if times else torch.zeros_like(wanted)
+
+
+def described(name: str, kind: str, **facts: float) -> str:
+    """A path in one line: what it is, and the numbers that cost nothing."""
+    return f"{name}({kind}, {', '.join(f'{key}={value:g}' for key, value in facts.items())})"
 
 
 def zero_start() -> ValueError:

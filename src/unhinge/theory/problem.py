@@ -7,7 +7,9 @@ r"""The layer-peeled model: features and classifier as free variables under the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -35,6 +37,9 @@ from unhinge.theory.schedules import Schedule, rate_pair
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.types import Kernel, Labels, Matrix, Number, Rate, Vector
 from unhinge.theory.validation import as_tensor, as_tensors, check_alike, check_counts, check_shape, check_start, scalar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["LayerPeeled"]
 
@@ -133,14 +138,13 @@ class LayerPeeled:
         self.bias_drive = known.growth * (offset - known.nu / num_classes)
 
     def __repr__(self) -> str:
-        kind = (
-            "soft labels"
-            if not isinstance(self.spectrum, HardSpectrum)
-            else ("balanced" if self.balanced else "imbalanced")
-        )
+        hard = isinstance(self.spectrum, HardSpectrum)
+        kind = ("balanced" if self.balanced else "imbalanced") if hard else "soft labels"
+        size = self.targets.size if self.targets is not None else round(self.counts.sum().item())
         return (
-            f"LayerPeeled({kind}, num_classes={self.num_classes}, gamma={self.gamma.item():g}, "
-            f"feature_decay={self.feature_decay.item():g}, weight_decay={self.weight_decay.item():g})"
+            f"LayerPeeled({kind}, examples={size}, num_classes={self.num_classes}, gamma={self.gamma.item():g}, "
+            f"feature_decay={self.feature_decay.item():g}, weight_decay={self.weight_decay.item():g}, "
+            f"critical_decay={self.critical_decay.item():.4g})"
         )
 
     # ---- what the labels alone decide --------------------------------------------------------------------------------
@@ -206,6 +210,12 @@ class LayerPeeled:
         if options != Momentum() and not chosen:
             raise ValueError("momentum and its options belong to descent: pass discrete=True, or leave it out.")
         return find_modes(self.spectrum, self._rates(rate_pair(lr)), rate_pair(lr), options if chosen else None)
+
+    def plot(self, lr: Rate = 0.1) -> Figure:
+        """Singular values and growth of all modes under flow, as a matplotlib figure."""
+        from unhinge.theory.plotting import plot_modes
+
+        return plot_modes(self.modes(lr), math.sqrt(self.feature_decay.item() * self.weight_decay.item()))
 
     # ---- solved paths ------------------------------------------------------------------------------------------------
 

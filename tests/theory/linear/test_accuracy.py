@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -49,10 +51,12 @@ def test_the_shortcut_for_few_groups_is_the_product_of_matrices(counts, dim, bia
     """Fixed products with the residuals and products of matrices give the same answers."""
     case = make_case(counts, dim=dim, bias=bias, gamma=0.2)
     times = torch.linspace(0, 40, 57, dtype=torch.float64)
-    short, plain = case.flow(), case.flow()
-    monkeypatch.setitem(plain.__dict__, "_residual_products", None)
-    assert (short._residual_products is not None) == (len(set(counts)) == 1)
-    assert torch.equal(short.correct(times), plain.correct(times))
+    path = case.flow()
+    short, plain = path._decisions, replace(path._decisions)
+    monkeypatch.setitem(plain.__dict__, "_fixed", None)
+    assert (short._fixed is not None) == (len(set(counts)) == 1)
+    blocks, biases = path.propagator.blocks(times), path.biases.at(times) if bias else None
+    assert torch.equal(short.correct(blocks, biases), plain.correct(blocks, biases))
 
 
 def test_more_examples_than_fit_the_cache_are_classified_in_pieces():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from unhinge.theory.numerics import EPS, safe_norm, safe_sqrt, scaled
 from unhinge.theory.path import (
     collapse_of_states,
     concatenated,
+    described,
     first_passages,
     first_time,
     horizon_of,
@@ -39,10 +41,13 @@ from unhinge.theory.targets import Targets
 from unhinge.theory.types import Kernel, Matrix, Number, Rate, Time, Vector
 from unhinge.theory.validation import as_tensors, check_alike, check_shape, check_start, check_times
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["KernelPath", "solve_kernel"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class KernelPath:
     """The exact path of features that move through a constant kernel; made by `LayerPeeled.kernel_flow`.
 
@@ -56,6 +61,12 @@ class KernelPath:
     weight: Tensor  # (C, p), at the start
     biases: Biases | None
     schedule: Schedule  # of the prototypes
+
+    discrete = False  # only the flow through a kernel is offered
+
+    def __repr__(self) -> str:
+        (classes, dim), modes = self.weight.shape, self.reduction.basis.shape[1]
+        return described("KernelPath", "flow", examples=len(self.features), classes=classes, dim=dim, modes=modes)
 
     # ---- the state ---------------------------------------------------------------------------------------------------
 
@@ -211,6 +222,12 @@ class KernelPath:
         moments = check_times(time)
         parts = collapse_of_states(self, moments, self.labels, len(self.weight))
         return concatenated(parts, moments, like=self.features)
+
+    def plot(self, times: Time | None = None) -> Figure:
+        """Distance, norms, loss and accuracy over time, as a matplotlib figure."""
+        from unhinge.theory.plotting import plot_path
+
+        return plot_path(self, times)
 
     # ---- reduced coordinates: kept with their gradients, whoever asks first ------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from torch import Tensor
 from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.blocks import Blocks
+from unhinge.theory.linear.commuting import Commuting
+from unhinge.theory.linear.decisions import Decisions
 from unhinge.theory.linear.propagators import Propagator
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.summary import streamed_away
@@ -25,6 +28,7 @@ from unhinge.theory.numerics import CHUNK, safe_norm, safe_sqrt, scaled
 from unhinge.theory.path import (
     collapse_of_states,
     concatenated,
+    described,
     first_passages,
     first_time,
     horizon_of,
@@ -35,11 +39,10 @@ from unhinge.theory.state import State, fitting_scale
 from unhinge.theory.targets import HardTargets, Targets
 from unhinge.theory.types import Number, Time
 
-__all__ = ["LinearPath", "Start"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-# Numbers held at once while examples are classified: few enough to stay in the processor's cache, where the additions
-# of one time are several times faster than from memory.
-IN_CACHE = 1 << 16
+__all__ = ["LinearPath", "Start"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,7 @@ class Start:
         return result
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LinearPath:
     """The exact path under gradient flow or descent; made by `LayerPeeled.flow` and `LayerPeeled.descent`."""
 
@@ -97,6 +100,16 @@ class LinearPath:
     start: Start
     biases: Biases | None
     discrete: bool
+
+    def __repr__(self) -> str:
+        classes, dim = self.start.weight.shape
+        # A closed form tells its exponent at once, where its rate does not fall to zero; an ordered product would have
+        # to be multiplied first.
+        closed = isinstance(self.propagator, Commuting) and self.propagator.symbol.shape.floor > 0
+        growth = {"growth": self.growth().item()} if closed else {}
+        kind = "descent" if self.discrete else "flow"
+        size = round(self.start.counts.sum().item())
+        return described("LinearPath", kind, examples=size, classes=classes, dim=dim, **growth)
 
     # ---- the state ---------------------------------------------------------------------------------------------------
 
@@ -227,6 +240,12 @@ class LinearPath:
             pieces = moments.reshape(-1).split(max(1, CHUNK // self._collapse_size()))
             parts = [self._collapse(piece) for piece in pieces]
         return concatenated(parts, moments, like=self.start.x)
+
+    def plot(self, times: Time | None = None) -> Figure:
+        """Distance, norms, loss and accuracy over time, as a matplotlib figure."""
+        from unhinge.theory.plotting import plot_path
+
+        return plot_path(self, times)
 
     # ---- reduced coordinates -----------------------------------------------------------------------------------------
 
@@ -374,78 +393,20 @@ class LinearPath:
 
     @cached_property
     @torch.no_grad()
-    def _read_out(self) -> tuple[Tensor, Tensor]:
-        """How centered prototypes are read off the rows, (C, rows); and which groups have a part in them, (G,) bool."""
+    def _decisions(self) -> Decisions:
         x, y, aside, _ = self._compressed
-        read_out = self.spectrum.read_out().detach()
-        reads = torch.zeros(len(self.spectrum.sigma), dtype=torch.bool)
-        reads[self.spectrum.group] = (read_out.abs().amax(0) > 0) & ((x.abs() + y.abs()).amax(1) > 0)
-        reads[-1] = len(aside) > 0
-        return read_out, reads
-
-    @cached_property
-    @torch.no_grad()
-    def _residual_products(self) -> tuple[Tensor, Tensor] | None:
-        r"""What is left of the residuals' part of the logits where few groups read: fixed products, two per group.
-
-        Within a group time multiplies all rows by the same two scalars, so the centered prototypes are
-        :math:`\sum_g a_g X_g + b_g Y_g` and the residuals see them through :math:`R X_g^\top` and :math:`R Y_g^\top`,
-        (n, C) each and fixed. Balanced classes have one such group: two additions per logit instead of a product of
-        matrices. With many groups the plain product is shorter.
-        """
-        x, y, aside, _ = self._compressed
-        read_out, reads = self._read_out
-        groups = reads[:-1].nonzero().flatten()
-        if len(aside) or 2 * len(groups) > min(4, x.shape[1]):
-            return None
-        members = self.spectrum.group == groups[:, None]  # (groups, rows)
-        parts = [read_out @ (mask[:, None] * side) for mask in members for side in (x, y)]
-        return groups, torch.stack([self._residuals.detach() @ part.mT for part in parts])
+        assert self.start.targets is not None
+        return Decisions(
+            spectrum=self.spectrum,
+            targets=self.start.targets,
+            x=x.detach(),
+            y=y.detach(),
+            aside=aside.detach(),
+            residuals=self._residuals.detach(),
+        )
 
     @torch.no_grad()
     def _correct(self, moments: Tensor) -> Tensor:
         """Whether each example is right at each of the times (m,): (m, n) bool."""
-        start = self.start
-        assert start.targets is not None
-        x, y, aside, _ = self._compressed
-        read_out, reads = self._read_out
-        blocks = self._blocks(moments)
-        # The prototypes at their own scale: their differences may be far below the common part that leads.
-        own = torch.where(reads, blocks.log, -torch.inf).amax(-1)
-        own = torch.where(torch.isfinite(own), own, 0.0)
-        head = torch.exp(torch.where(reads, blocks.log - own[..., None], -torch.inf))[..., None, None] * blocks.matrix
-        head = torch.where(reads[:, None, None], head, 0.0)
-        per_row = head[..., self.spectrum.group, 1, :]
-        weight = read_out @ (per_row[..., 0, None] * x + per_row[..., 1, None] * y)
-        if len(aside):
-            weight = weight + head[..., -1, 1, 1, None, None] * (aside - aside.mean(0))
-        rows, _, keep = self._small_state(blocks)
-        between = rows @ weight.mT  # (m, r, C): the logits of what the modes see
-        offsets = None
-        if self.biases is not None:
-            log = 2 * blocks.lead + own
-            between = torch.exp(log.clamp(max=0))[..., None, None] * between
-            keep = torch.exp(log.clamp(max=0)) * keep
-            offsets = torch.exp(-log.clamp(min=0))[..., None] * self.biases.at(moments)
-        right = []
-        for piece in torch.arange(len(moments)).split(max(1, IN_CACHE // self._numbers_per_time())):
-            logits = start.targets.expand(between[piece])
-            self._add_residuals(logits, keep[piece], weight[piece], head[piece])
-            if offsets is not None:
-                logits += offsets[piece, None, :]
-            right.append(logits.argmax(-1) == start.targets.labels.cpu())
-        return torch.cat(right)
-
-    def _add_residuals(self, logits: Tensor, keep: Tensor, weight: Tensor, head: Tensor) -> None:
-        """Add the part of the logits (m, n, C) that the modes do not see, in place; it fades as `keep` (m,)."""
-        if not bool((keep != 0).any()):
-            return
-        fixed = self._residual_products
-        if fixed is None:
-            logits += keep[..., None, None] * (self._residuals @ weight.mT)
-            return
-        groups, products = fixed
-        factors = (keep[..., None, None] * head[..., groups, 1, :]).flatten(-2).tolist()
-        for at_one_time, each in zip(logits, factors, strict=True):
-            for factor, product in zip(each, products, strict=True):
-                at_one_time.add_(product, alpha=factor)
+        biases = None if self.biases is None else self.biases.at(moments)
+        return self._decisions.correct(self._blocks(moments), biases)

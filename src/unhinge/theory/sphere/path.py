@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from unhinge.theory.numerics import safe_norm
 from unhinge.theory.path import (
     collapse_of_states,
     concatenated,
+    described,
     first_passages,
     first_time,
     horizon_of,
@@ -25,6 +27,9 @@ from unhinge.theory.sphere.planes import Planes
 from unhinge.theory.state import State
 from unhinge.theory.types import Number, Time
 from unhinge.theory.validation import check_counts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Hypotheses", "SphericalPath"]
 
@@ -62,7 +67,7 @@ class Hypotheses:
         return self.monotone or steady
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SphericalPath:
     r"""The exact path of normalized features; made by `Spherical.flow` and `Spherical.descent`.
 
@@ -73,6 +78,17 @@ class SphericalPath:
     features: Tensor  # (n, p), at the start
     weight: Tensor  # (C, p)
     motion: Motion
+
+    def __repr__(self) -> str:
+        (classes, dim), size = self.weight.shape, len(self.features)
+        kind = ("rescaled " if self.motion.power == 1 else "") + ("descent" if self.discrete else "flow")
+        decay = self.motion.decay
+        return described("SphericalPath", kind, examples=size, classes=classes, dim=dim, feature_decay=decay)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether time is counted in steps of a descent."""
+        return self.motion.discrete
 
     # ---- the state ---------------------------------------------------------------------------------------------------
 
@@ -194,6 +210,12 @@ class SphericalPath:
         moments, classes = self.motion.times(time), len(self.weight)
         check_counts(torch.bincount(self.labels, minlength=classes))
         return concatenated(collapse_of_states(self, moments, self.labels, classes), moments, like=self.features)
+
+    def plot(self, times: Time | None = None) -> Figure:
+        """Distance, norms, loss and accuracy over time, as a matplotlib figure."""
+        from unhinge.theory.plotting import plot_path
+
+        return plot_path(self, times)
 
     # ---- what the theorem asks ---------------------------------------------------------------------------------------
 

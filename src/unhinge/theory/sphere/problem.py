@@ -56,6 +56,13 @@ class Spherical:
         self.feature_decay = scalar("feature_decay", feature_decay).item()
         self.pulls = find_pulls(target, self.weight, self.gamma)
 
+    def __repr__(self) -> str:
+        size, dim = len(self.pulls.rows), self.weight.shape[1]
+        return (
+            f"Spherical(examples={size}, num_classes={self.num_classes}, dim={dim}, gamma={self.gamma:g}, "
+            f"feature_decay={self.feature_decay:g})"
+        )
+
     def flow(self, features: Matrix, lr: OneRate = 0.1, rescaled: bool = False) -> SphericalPath:
         r"""Gradient flow, :math:`\tan\frac\theta2 = e^{-\kappa}\tan\frac{\theta_0}2`; the norm only decays, by
         :math:`e^{-\lambda\zeta}`  [eq: sphere-flow].
