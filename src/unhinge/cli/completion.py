@@ -30,7 +30,7 @@ def _registered(folder: str, decorator: str) -> list[str]:
 
 
 def _reproduced() -> list[str]:
-    from unhinge.paper.studies.tables import STUDIES
+    from unhinge.paper.studies.registry import STUDIES
 
     return [*_registered("paper/figures", "experiment"), *STUDIES, "numerical", "trained", "all"]
 

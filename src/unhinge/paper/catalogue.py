@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Sequence
 
 from unhinge.paper.figures.registry import Experiment, find, list_experiments
+from unhinge.paper.studies.registry import STUDIES, find_study
 from unhinge.paper.studies.study import Study
-from unhinge.paper.studies.tables import STUDIES, find_study
 
 __all__ = ["GROUPS", "choose", "list_studies"]
 

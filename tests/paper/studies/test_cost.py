@@ -9,8 +9,8 @@ import pytest
 from unhinge.nn.backbones import build_model, count_flops
 from unhinge.paper.catalogue import list_studies
 from unhinge.paper.studies.cost import FLOPS, ON_A_CORE, ON_A_GPU, Cost, cost_of, flops_of
+from unhinge.paper.studies.registry import STUDIES
 from unhinge.paper.studies.run import planned
-from unhinge.paper.studies.tables import STUDIES
 
 
 @pytest.mark.parametrize(("model", "width", "size"), FLOPS)

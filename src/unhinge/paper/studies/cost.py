@@ -45,7 +45,7 @@ def cost_of(study: Study, scale: str, seeds: int | None = None) -> Cost:
     """What all cells of a study cost, as if none of its runs were there.
 
     Example:
-        >>> from unhinge.paper.studies.tables import STUDIES
+        >>> from unhinge.paper.studies.registry import STUDIES
         >>> cost_of(STUDIES["beyond-factors"], "small").runs
         48
     """

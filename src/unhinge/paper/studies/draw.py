@@ -83,6 +83,11 @@ def _fit(result: StudyResult) -> Any:
             _dots_of(axis, result, column, quantity, axis is line[0])
             if quantity == shown[0]:
                 axis.set_title(column, loc="left")
+        seen = [100 * value for cell in result.cells for value in result.values(cell.row, cell.column, quantity)]
+        if seen:  # one axis for all columns: they are to be compared
+            room = 0.06 * (max(seen) - min(seen)) + 0.5
+            for axis in line:
+                axis.set_xlim(min(seen) - room, max(seen) + room)
     _foot(figure, result, HOLLOW)
     return figure
 
@@ -95,7 +100,8 @@ def _dots_of(axis: Any, result: StudyResult, column: str, quantity: str, named: 
             continue
         mean, spread = mean_and_spread(result.values(row, column, quantity))
         if not math.isnan(mean):
-            look = {"color": OF_KIND.get(cell.method.kind, COLORS[3]), "marker": "o", "ms": 5, "capsize": 2, "lw": 1.2}
+            look = {"color": OF_KIND.get(cell.method.kind, COLORS[3]), "marker": "o", "ms": 5, "lw": 1.2}
+            look["capsize"] = 0 if math.isnan(spread) else 2
             look["fillstyle"] = "full" if result.interpolated(row, column) else "none"
             axis.errorbar(100 * mean, height, xerr=0.0 if math.isnan(spread) else 100 * spread, **look)
         elif runs := result.of(row, column):  # trained, but stopped before there was a number

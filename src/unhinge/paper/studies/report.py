@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unhinge.paper.studies.tables import STUDIES
+from unhinge.paper.studies.registry import STUDIES
 from unhinge.results.page import picture
 
 __all__ = ["study_sections"]

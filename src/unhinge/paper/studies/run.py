@@ -10,9 +10,9 @@ from typing import Any
 from unhinge.paper.studies.cell import Cell
 from unhinge.paper.studies.derived import extended
 from unhinge.paper.studies.follow import Task, follow, measured, read_run
+from unhinge.paper.studies.registry import STUDIES
 from unhinge.paper.studies.study import Study, StudyResult
 from unhinge.paper.studies.sweep import Engine, Failure, sweep
-from unhinge.paper.studies.tables import STUDIES
 from unhinge.paper.studies.verdicts import write_verdicts
 from unhinge.paper.studies.write import write_runs, write_study
 from unhinge.results.folders import writable
