@@ -108,13 +108,33 @@ def _example_weights(case: Any) -> list[list[mp.mpf]]:
 def target_matrix(case: Any) -> mp.matrix:
     """M (C, n) with mean loss -<M, logits>: entry (j, i) is minus the slope of example i's loss in its logit j."""
     gamma = _mpf(exact_gamma(case.gamma, case.num_classes))
+    prior = exact_prior(case)
     rows = _example_weights(case)
     matrix = mp.matrix(case.num_classes, len(rows))
     for i, row in enumerate(rows):
-        for c, share in enumerate(row):  # loss of class c: -z_c + gamma * sum of the others
+        for c, share in enumerate(row):  # loss of class c: -z_c + gamma * sum of the others, or -z_c + prior . z
             for j in range(case.num_classes):
-                matrix[j, i] += share * (1 if j == c else -gamma)
+                if prior is None:
+                    matrix[j, i] += share * (1 if j == c else -gamma)
+                else:
+                    matrix[j, i] += share * (int(j == c) - prior[j])
     return matrix
+
+
+def exact_prior(case: Any) -> list[mp.mpf] | None:
+    """The prior divided by its exact sum; "counts" are the class frequencies."""
+    given = getattr(case, "prior", None)
+    if given is None:
+        return None
+    if isinstance(given, str):
+        labels = case.target.tolist()
+        if case.target.is_floating_point():
+            values = [mp.fsum(_mpf(row[c]) for row in labels) for c in range(case.num_classes)]
+        else:
+            values = [mp.mpf(labels.count(c)) for c in range(case.num_classes)]
+    else:
+        values = [_mpf(x) for x in given.tolist()]
+    return [x / mp.fsum(values) for x in values]
 
 
 def dense_target_matrix(case: Any) -> np.ndarray:
@@ -407,6 +427,9 @@ def torch_loss(case: Any, features: Tensor, weight: Tensor, bias: Tensor | None)
         a = case.class_weight.to(logits)
     eye = torch.eye(classes).to(logits)
     loss_if = logits @ (gamma * (1 - eye) - eye)  # (n, C): -z_c + gamma * the other logits, for each class c
+    prior = exact_prior(case)
+    if prior is not None:
+        loss_if = (logits @ torch.tensor([float(q) for q in prior], dtype=torch.float64).to(logits))[:, None] - logits
     total = (a * probabilities * loss_if).sum()
     return total / (a * mass).sum()
 

@@ -29,6 +29,7 @@ class Case:
     weight_decay: float = 0.0
     class_weight: Any = None
     lr: tuple[float, float] = (0.1, 0.1)
+    prior: Any = None
 
     def problem(self, **changes: Any) -> LayerPeeled:
         options = {
@@ -37,6 +38,8 @@ class Case:
             "weight_decay": self.weight_decay,
             "class_weight": self.class_weight,
         }
+        if self.prior is not None:
+            options["prior"] = self.prior
         return LayerPeeled(self.target, self.num_classes, **(options | changes))
 
     def flow(self, lr: Any = None) -> Any:

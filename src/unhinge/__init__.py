@@ -26,7 +26,9 @@ if _TYPE_CHECKING:
         simplex_etf,
     )
     from unhinge.theory import (
+        EarlyCrossEntropy,
         LayerPeeled,
+        Linearized,
         Schedule,
         Spherical,
         State,
@@ -45,7 +47,9 @@ if _TYPE_CHECKING:
 
 __all__ = [
     # exact dynamics: unhinge.theory
+    "EarlyCrossEntropy",
     "LayerPeeled",
+    "Linearized",
     "Schedule",
     "Spherical",
     "State",

@@ -2,6 +2,8 @@
 
 from unhinge.theory.anchored import AnchoredPath
 from unhinge.theory.collapse import collapse_measures
+from unhinge.theory.early.path import EarlyPath
+from unhinge.theory.early.problem import EarlyCrossEntropy, Linearized
 from unhinge.theory.kernel.ntk import NTKOperator, empirical_ntk
 from unhinge.theory.kernel.path import KernelPath
 from unhinge.theory.linear.modes import Modes
@@ -27,10 +29,13 @@ from unhinge.theory.state import State
 
 __all__ = [
     "AnchoredPath",
+    "EarlyCrossEntropy",
+    "EarlyPath",
     "Hypotheses",
     "KernelPath",
     "LayerPeeled",
     "LinearPath",
+    "Linearized",
     "MinibatchMoments",
     "Modes",
     "NTKOperator",

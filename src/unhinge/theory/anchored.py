@@ -57,7 +57,7 @@ class AnchoredPath:
     def at(self, time: Time) -> State:
         """The state at each time (flow) or after each number of steps (descent)."""
         moments = self._times(time)
-        keep, push = self._coefficients(moments)
+        keep, push = self.coefficients(moments)
         zero = torch.zeros_like(keep)
         return State(
             self._assemble(keep, push),
@@ -98,7 +98,7 @@ class AnchoredPath:
         r"""Mean unhinged loss :math:`-\langle V, H\rangle - \kappa^\top b`, without the decay terms."""
         moments = self._times(time)
         size, along, _ = self._plane
-        keep, push = self._coefficients(moments)
+        keep, push = self.coefficients(moments)
         value = -size * (push * size + keep * along)
         if self.biases is not None:
             value = value - self.biases.at(moments) @ self.biases.drive
@@ -157,7 +157,7 @@ class AnchoredPath:
             within = apart.mT @ apart / size
         parts = []
         for piece in moments.reshape(-1).split(max(1, CHUNK // (8 * small.numel()))):
-            keep, push = (part[:, None, None] for part in self._coefficients(piece))
+            keep, push = (part[:, None, None] for part in self.coefficients(piece))
             spread = keep[:, 0, 0] ** 2 * self.scatter / size
             cover = None if within is None else keep**2 * within
             means = (keep * rows + push * pull) / roots
@@ -205,7 +205,8 @@ class AnchoredPath:
         shape = self.schedule.shape
         return shape.settles if shape.floor == 0 and math.isfinite(shape.settles) else None
 
-    def _coefficients(self, moments: Tensor) -> tuple[Tensor, Tensor]:
+    def coefficients(self, moments: Tensor) -> tuple[Tensor, Tensor]:
+        """The two scalars a and c of the features at checked times."""
         return self.symbol.relaxation(moments, self.schedule.peak, self.decay)
 
     @cached_property
@@ -224,7 +225,7 @@ class AnchoredPath:
     def _position(self, moments: Tensor) -> tuple[Tensor, Tensor]:
         """Components of H along V and across."""
         size, along, across = self._plane
-        keep, push = self._coefficients(moments)
+        keep, push = self.coefficients(moments)
         return push * size + keep * along, keep * across
 
     def _distance(self, moments: Tensor) -> Tensor:
@@ -247,7 +248,7 @@ class AnchoredPath:
     def _correct(self, moments: Tensor) -> Tensor:
         """Whether each example is right at each of the times (m,): (m, n) bool."""
         start, pulled = self._logits
-        keep, push = self._coefficients(moments)
+        keep, push = self.coefficients(moments)
         logits = keep[:, None, None] * start + push[:, None, None] * pulled
         if self.biases is not None:
             logits = logits + self.biases.at(moments)[:, None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,17 +22,21 @@ from unhinge.theory.linear.blocks import Rates
 from unhinge.theory.linear.modes import Modes, find_modes, multiplicities
 from unhinge.theory.linear.momentum import Momentum, MomentumSymbol
 from unhinge.theory.linear.path import LinearPath, Start
+from unhinge.theory.linear.prior import PriorSpectrum, prior_spectrum
 from unhinge.theory.linear.propagators import Propagator, descent_propagator, flow_propagator
 from unhinge.theory.linear.spectrum import (
     CLASS_WEIGHT_POWERS,
     HardSpectrum,
     Spectrum,
     as_gamma,
+    class_strengths,
     hard_spectrum,
+    soft_prior_spectrum,
     soft_spectrum,
 )
 from unhinge.theory.linear.summary import HardSummary, SoftSummary, Summary, summarize_in_memory
 from unhinge.theory.linear.symbols import DescentSymbol, FlowSymbol, Symbol
+from unhinge.theory.numerics import EPS
 from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import Schedule, rate_pair
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
@@ -58,6 +63,9 @@ class LayerPeeled:
             :math:`n_c^{-1/2}`, which gives imbalanced classes the balanced dynamics, or ``"balanced"`` for
             :math:`n_c^{-1}`, the same total weight for each class. The loss is the weighted mean (divided by the total
             weight, as in ``nn.CrossEntropyLoss``), so a common factor is immaterial.
+        prior: A vector q of shape :math:`(C,)` that sums to 1, or ``"counts"`` for the class frequencies: the loss is
+            then :math:`-z_y + q^\top z` instead  [eq: prior-modes]. Uniform q is the default loss times
+            :math:`\frac{C-1}C`. Excludes `gamma`.
 
     Tensors, numpy arrays and lists are accepted alike: tensors and arrays keep their dtype, lists follow the others
     (see :mod:`unhinge.theory.types`). Gamma, the decays and the rates may be tensors: every answer is differentiable in
@@ -82,9 +90,10 @@ class LayerPeeled:
         feature_decay: Number = 0.0,
         weight_decay: Number = 0.0,
         class_weight: Vector | str | None = None,
+        prior: Vector | str | None = None,
     ) -> None:
         targets = as_targets(target, num_classes)
-        self._set(targets, None, targets.num_classes, gamma, feature_decay, weight_decay, class_weight)
+        self._set(targets, None, targets.num_classes, gamma, feature_decay, weight_decay, class_weight, prior)
 
     @classmethod
     def from_summary(
@@ -94,11 +103,12 @@ class LayerPeeled:
         feature_decay: Number = 0.0,
         weight_decay: Number = 0.0,
         class_weight: Vector | str | None = None,
+        prior: Vector | str | None = None,
     ) -> LayerPeeled:
         """The problem of a streamed data set: pass the same :func:`~unhinge.theory.summarize` result as `features` to
         :meth:`flow`, :meth:`descent` or :meth:`anchored`."""
         problem = cls.__new__(cls)
-        problem._set(None, summary, summary.num_classes, gamma, feature_decay, weight_decay, class_weight)
+        problem._set(None, summary, summary.num_classes, gamma, feature_decay, weight_decay, class_weight, prior)
         return problem
 
     def _set(
@@ -110,39 +120,55 @@ class LayerPeeled:
         feature_decay: Number,
         weight_decay: Number,
         class_weight: Vector | str | None,
+        prior: Vector | str | None,
     ) -> None:
         self.targets = targets
         self.num_classes = num_classes
         self.gamma = scalar("gamma", 1 / (num_classes - 1) if gamma is None else gamma)
         self.feature_decay = scalar("feature_decay", feature_decay)
         self.weight_decay = scalar("weight_decay", weight_decay)
-        known = as_gamma(self.gamma, num_classes)
         source = targets if targets is not None else summary
+        weights = _check_class_weight(class_weight, num_classes)
         if isinstance(source, HardTargets | HardSummary):
             check_counts(source.counts)
             self.counts = source.counts
-            weights = _check_class_weight(class_weight, num_classes)
-            self.spectrum: Spectrum = hard_spectrum(source.counts, known, weights)
-            mass = source.counts.double() * _example_weights(source.counts.double(), weights)
         else:
             assert isinstance(source, SoftTargets | SoftSummary)
             self.counts = source.factor.mT @ source.factor.sum(1)  # expected examples per class
-            weights = _check_class_weight(class_weight, num_classes)
             if isinstance(weights, str) and bool((self.counts <= 0).any()):
                 raise ValueError(f'class_weight="{weights}" needs every class to have some weight in the soft labels.')
-            plain = _example_weights(self.counts, weights)
-            self.spectrum = soft_spectrum(source.factor, known, plain)
-            mass = self.counts * plain
-        # kappa = (1 + gamma) pi - gamma, exactly 0 for balanced classes at gamma = 1/(C-1)
-        offset = (num_classes * mass - mass.sum()) / (num_classes * mass.sum())
-        self.bias_drive = known.growth * (offset - known.nu / num_classes)
+        plain = _example_weights(self.counts.double(), weights)
+        mass = self.counts * plain
+        self.example_weight = plain / mass.sum()  # (C,), of an example of each class in the mean loss
+        self.prior = _check_prior(prior, self.counts, gamma)
+        if self.prior is None:
+            known = as_gamma(self.gamma, num_classes)
+            if isinstance(source, HardTargets | HardSummary):
+                self.spectrum: Spectrum = hard_spectrum(source.counts, known, weights)
+            else:
+                self.spectrum = soft_spectrum(source.factor, known, plain)
+            # kappa = (1 + gamma) pi - gamma, exactly 0 for balanced classes at gamma = 1/(C-1)
+            offset = (num_classes * mass - mass.sum()) / (num_classes * mass.sum())
+            self.bias_drive = known.growth * (offset - known.nu / num_classes)
+            return
+        if isinstance(source, HardTargets | HardSummary):
+            _, _, strengths, _, norm = class_strengths(source.counts, weights)
+            counted = [Decimal(int(count)) for count in source.counts]
+            exact = counted if isinstance(prior, str) else [Decimal(value) for value in self.prior.tolist()]
+            self.spectrum = prior_spectrum(strengths, norm, exact)
+        else:
+            self.spectrum = soft_prior_spectrum(source.factor, self.prior, plain)
+        # kappa = pi - q, exactly 0 where q are the (weighted) frequencies themselves
+        drive = mass / mass.sum() - self.prior
+        self.bias_drive = torch.where(drive.abs() <= 4 * EPS * self.prior.abs(), 0.0, drive)
 
     def __repr__(self) -> str:
-        hard = isinstance(self.spectrum, HardSpectrum)
+        hard = isinstance(self.spectrum, HardSpectrum | PriorSpectrum)
         kind = ("balanced" if self.balanced else "imbalanced") if hard else "soft labels"
         size = self.targets.size if self.targets is not None else round(self.counts.sum().item())
+        loss = f"gamma={self.gamma.item():g}" if self.prior is None else "with a prior"
         return (
-            f"LayerPeeled({kind}, examples={size}, num_classes={self.num_classes}, gamma={self.gamma.item():g}, "
+            f"LayerPeeled({kind}, examples={size}, num_classes={self.num_classes}, {loss}, "
             f"feature_decay={self.feature_decay.item():g}, weight_decay={self.weight_decay.item():g}, "
             f"critical_decay={self.critical_decay.item():.4g})"
         )
@@ -152,6 +178,8 @@ class LayerPeeled:
     @property
     def balanced(self) -> bool:
         """Whether all classes pull equally (equal counts, or weights that make up for them)  [eq: balanced-modes]."""
+        if isinstance(self.spectrum, PriorSpectrum):
+            return self.spectrum.balanced
         return isinstance(self.spectrum, HardSpectrum) and len(self.spectrum.beta) == 1
 
     @property
@@ -169,6 +197,8 @@ class LayerPeeled:
     def best_gamma(self, ratio: float = 1.0) -> float:
         r"""The fastest :math:`\gamma` at these decays and :math:`\eta_1/\eta_2` = `ratio`, for balanced labels
         [eq: best-gamma]."""
+        if self.prior is not None:
+            raise ValueError("best_gamma is about the loss with gamma; this problem has a prior instead.")
         if not self.balanced:
             raise ValueError(
                 "the fastest gamma is known for balanced labels; with imbalance every gamma below 2/(C-2) ends in the "
@@ -457,6 +487,26 @@ def _check_class_weight(class_weight: Vector | str | None, num_classes: int) -> 
             "To leave a class out, drop it."
         )
     return weights
+
+
+def _check_prior(prior: Vector | str | None, counts: Tensor, gamma: Number | None) -> Tensor | None:
+    """q as a float64 CPU tensor (C,) that sums to 1, or None."""
+    if prior is None:
+        return None
+    if gamma is not None:
+        raise ValueError("pass either gamma or prior: the loss is -z_y + gamma * (other logits), or -z_y + prior . z.")
+    if isinstance(prior, str):
+        if prior != "counts":
+            raise ValueError(f'prior must be None, {len(counts)} numbers that sum to 1, or "counts", got "{prior}".')
+        return counts.double() / counts.double().sum()
+    values = as_tensor("prior", prior).detach().to("cpu", torch.float64)
+    total = values.sum().item() if values.numel() else 0.0
+    if values.shape != counts.shape or not bool(torch.isfinite(values).all()) or not abs(total - 1) < 1e-4:
+        raise ValueError(
+            f"prior must hold {len(counts)} finite numbers that sum to 1, got shape {tuple(values.shape)} with sum "
+            f"{total:g}. Divide it by its sum."
+        )
+    return values / total
 
 
 def _check_momentum(momentum: float, dampening: float, nesterov: bool, decoupled: bool) -> Momentum:

@@ -11,6 +11,7 @@ from unhinge.theory.linear.blocks import Rates
 from unhinge.theory.linear.commuting import eigen
 from unhinge.theory.linear.momentum import Momentum, MomentumSymbol
 from unhinge.theory.linear.ordered import DescentSteps
+from unhinge.theory.linear.prior import PriorSpectrum
 from unhinge.theory.linear.spectrum import HardSpectrum, Spectrum
 from unhinge.theory.linear.symbols import DescentSymbol, FlowSymbol, Symbol
 from unhinge.theory.numerics import EPS, safe_divide
@@ -54,6 +55,8 @@ def _shortened(column: Tensor) -> str:
 def multiplicities(spectrum: Spectrum) -> Tensor:
     """How many modes each group of the spectrum holds, (G - 1,) int64; without the last group, which none touches."""
     groups = len(spectrum.sigma) - 1
+    if isinstance(spectrum, PriorSpectrum):
+        return spectrum.dimensions
     if not isinstance(spectrum, HardSpectrum):
         return torch.bincount(spectrum.group, minlength=groups)
     ties = (spectrum.multiplicity[spectrum.poles] - 1).long()  # differences of m tied classes: one fewer than these

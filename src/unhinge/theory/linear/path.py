@@ -42,7 +42,7 @@ from unhinge.theory.types import Number, Time
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LinearPath", "Start"]
+__all__ = ["LinearPath", "Reduced", "Start"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,20 @@ class Start:
                 "common factor, and the answers scale with it."
             )
         return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduced:
+    """The state on the q directions of feature space that the modes span, in float64: nothing of size n or p.
+
+    Features are reduced rows (scaled class means, for integer labels) plus `keep` times what :attr:`LinearPath.outside`
+    holds of each example.
+    """
+
+    rows: Tensor  # (*, r, q)
+    weight: Tensor  # (*, C, q)
+    keep: Tensor  # (*,)
+    bias: Tensor | None  # (*, C)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -143,6 +157,25 @@ class LinearPath:
             return self.at(ends)
         features, weight = self._assemble(self.propagator.final())
         return State(features, weight, None if self.biases is None else self._like(self.biases.limit()))
+
+    def reduced(self, time: Time) -> Reduced:
+        """The state in reduced coordinates, for norms that must not cost anything in n or p."""
+        moments = self.propagator.times(time)
+        blocks = self._blocks(moments)
+        rows, weight, keep = self._small_state(blocks)
+        scale = torch.exp(blocks.lead)
+        wide = scale[..., None, None]
+        bias = None if self.biases is None else self.biases.at(moments)
+        return Reduced(rows=wide * rows, weight=wide * weight, keep=scale * keep, bias=bias)
+
+    @property
+    def outside(self) -> tuple[Tensor, Tensor | None] | None:
+        """What the modes do not see of each feature at the start, (n, p) float64, and the directions (p, q) of
+        :meth:`reduced`, if they are fewer than p; None after a streamed pass."""
+        start = self.start
+        if start.features is None or start.targets is None:
+            return None
+        return (start.features - start.targets.expand(start.rows)).to("cpu", torch.float64), self._compressed[3]
 
     # ---- scalar questions: nothing of size n or p --------------------------------------------------------------------
 

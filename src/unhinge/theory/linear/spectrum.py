@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unhinge.theory.linear.prior import PriorSpectrum
 from unhinge.theory.linear.secular import EXACT_DIGITS, SecularRoots, exact_root, solve_secular
 from unhinge.theory.numerics import EPS, safe_sqrt
 
@@ -30,7 +31,9 @@ __all__ = [
     "SoftSpectrum",
     "Spectrum",
     "as_gamma",
+    "class_strengths",
     "hard_spectrum",
+    "soft_prior_spectrum",
     "soft_spectrum",
 ]
 
@@ -187,7 +190,7 @@ class SoftSpectrum:
         return plain - plain.detach() + (size - root) * (size + root)
 
 
-Spectrum = HardSpectrum | SoftSpectrum
+Spectrum = HardSpectrum | PriorSpectrum | SoftSpectrum
 
 
 @dataclass(frozen=True)
@@ -222,7 +225,7 @@ class ExactSquares:
 
 def hard_spectrum(counts: Tensor, gamma: Gamma, class_weight: Tensor | str | None) -> HardSpectrum:
     r"""Modes for integer labels with class counts :math:`n_c` and class weights :math:`a_c`."""
-    size, beta_all, beta_exact, norm, norm_exact = _class_strengths(counts, class_weight)
+    size, beta_all, beta_exact, norm, norm_exact = class_strengths(counts, class_weight)
     level, beta, members = _levels(beta_all)
     multiplicity = torch.bincount(level, minlength=len(beta)).double()
     top = beta[0].clone()
@@ -239,7 +242,7 @@ def hard_spectrum(counts: Tensor, gamma: Gamma, class_weight: Tensor | str | Non
     return HardSpectrum(sigma, group, level, tied, multiplicity, left, right, poles, beta / top, roots, scale**2, exact)
 
 
-def _class_strengths(
+def class_strengths(
     counts: Tensor, class_weight: Tensor | str | None
 ) -> tuple[int, Tensor, list[Decimal], Tensor, Decimal]:
     r""":math:`\beta_c = a_c^2 n_c` and the total weight :math:`\sum_c a_c n_c`, in doubles and exactly."""
@@ -304,6 +307,18 @@ def soft_spectrum(factor: Tensor, gamma: Gamma, class_weight: Tensor | None) -> 
     centered = weighted - weighted.mean(0)
     # E = (1 + gamma)(I - 11^T / C) - (1 + gamma) nu 11^T / C: exactly centred at gamma = 1/(C-1)
     small = gamma.growth / (weight @ mass) * (centered - gamma.nu * weighted.mean(0).expand_as(weighted))
+    return _thin_spectrum(small, num_classes)
+
+
+def soft_prior_spectrum(factor: Tensor, prior: Tensor, class_weight: Tensor) -> SoftSpectrum:
+    r"""Modes for soft labels with triangular factor :math:`R` under a prior q: of
+    :math:`(I - q\mathbf 1^\top)\,\mathrm{diag}(a)\,R^\top` over the total weight."""
+    weighted = class_weight[:, None] * factor.mT
+    small = (weighted - prior[:, None] * weighted.sum(0)) / (class_weight @ (factor.mT @ factor.sum(1)))
+    return _thin_spectrum(small, factor.shape[1])
+
+
+def _thin_spectrum(small: Tensor, num_classes: int) -> SoftSpectrum:
     left, sigma, right = _ThinSVD.apply(small)  # type: ignore[no-untyped-call]
     group, level = _clusters(sigma.detach(), num_classes)
     members = torch.bincount(group).double()

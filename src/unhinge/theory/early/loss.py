@@ -1,0 +1,173 @@
+r"""A loss near zero logits: its gradient there, and how fast the gradient can move away from it  [eq: curvature].
+
+Near :math:`z = 0` every smooth loss is linear. The gradient at zero of the losses here is that of
+:math:`\text{scale}\,(-z_y + q^\top z)`, so the exact path of that linear loss is their first phase. What
+:mod:`unhinge.theory.early.certificate` asks beyond it is the second derivative at zero, and bounds of the second and
+third derivatives among logits of a given norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+__all__ = ["LossAtZero", "binary_cross_entropy", "cross_entropy", "focal", "squared_error"]
+
+
+@dataclass(frozen=True)
+class LossAtZero:
+    """What the linearization and its certificate know of a loss. Norms are Euclidean, of one example's logits."""
+
+    scale: float
+    prior: Tensor | None  # (C,), q, summing to 1; None if `gamma` says it
+    gamma: float | None  # of the unhinged loss, where that is the linear part
+    values: Tensor  # (C,), the loss of each label at zero logits
+    centered: bool  # whether a common shift of all logits changes nothing
+    diagonal: Tensor  # (C,) and
+    vector: Tensor  # (C,): the second derivative at zero is diag(diagonal) - vector vector^T, if `common`
+    common: bool  # whether it is the same for all labels
+    curvature: Callable[[float], float]  # radius -> largest norm of the second derivative
+    bend: Callable[[float], float]  # radius -> largest |third derivative along u, u| over unit vectors u
+    farthest: float  # largest distance of a gradient from that at zero; infinite if there is none
+
+
+def cross_entropy(num_classes: int, logit_adjustment: Tensor | None = None, temperature: float = 1.0) -> LossAtZero:
+    r""":math:`-\log\mathrm{softmax}(z/T + \tau)_y` with temperature T and offsets :math:`\tau` of shape :math:`(C,)`.
+
+    Inside a ball every probability obeys :math:`p_j \le q_j e^{(e_j - q)^\top z/T}`, because
+    :math:`\sum_k q_k e^{z_k} \ge e^{q^\top z}` (Jensen). The second derivative
+    :math:`(\mathrm{diag}(p) - pp^\top)/T^2` is at most :math:`p_{\max}/T^2`, and never above :math:`1/(2T^2)`. The
+    third along u has entries :math:`p_j((u_j - m)^2 - v)`, m and v the mean and variance of u under p. The square sum
+    is at most :math:`p_{\max}\mathrm{Var}(u - m)^2 \le p_{\max}\min(1, 2v)` with :math:`v \le p_{\max}`, since
+    :math:`(u_j - m)^2` lies between 0 and 2.
+
+    Example:
+        >>> loss = cross_entropy(4)
+        >>> loss.prior, loss.curvature(0.0), loss.values[0].exp().item()
+        (tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64), 0.25, 4.0)
+    """
+    if logit_adjustment is None:
+        log_prior = torch.full((num_classes,), -math.log(num_classes), dtype=torch.float64)
+        prior = torch.full((num_classes,), 1 / num_classes, dtype=torch.float64)
+    else:
+        log_prior = torch.log_softmax(logit_adjustment.double(), 0)
+        prior = log_prior.exp()
+        prior = prior / prior.sum()
+    apart = (1 - 2 * prior + prior.pow(2).sum()).clamp(min=0).sqrt().max().item()
+    largest = prior.max().item()
+
+    def peak(radius: float) -> float:
+        return min(1.0, largest * math.exp(min(apart * radius / temperature, 700.0)))
+
+    def bend(radius: float) -> float:
+        most = peak(radius)
+        return min(math.sqrt(2) * most, math.sqrt(most)) / temperature**3
+
+    return LossAtZero(
+        scale=1 / temperature,
+        prior=prior,
+        gamma=None,
+        values=-log_prior,
+        centered=True,
+        diagonal=prior / temperature**2,
+        vector=prior / temperature,
+        common=True,
+        curvature=lambda radius: min(0.5, peak(radius)) / temperature**2,
+        bend=bend,
+        farthest=math.sqrt(2) / temperature,
+    )
+
+
+def binary_cross_entropy(num_classes: int) -> LossAtZero:
+    r""":math:`\sum_c \log(1 + e^{z_c}) - z_y`: one yes-or-no question per class (summed over classes, as in detection).
+
+    At zero it is half the unhinged loss with :math:`\gamma = 1`. The logistic function has slope at most 1/4, and
+    second derivative at most :math:`1/(6\sqrt3)`, which is 0 at zero and grows at most as :math:`|z|/8`.
+    """
+    quarter = torch.full((num_classes,), 0.25, dtype=torch.float64)
+    return LossAtZero(
+        scale=0.5,
+        prior=None,
+        gamma=1.0,
+        values=torch.full((num_classes,), num_classes * math.log(2), dtype=torch.float64),
+        centered=False,
+        diagonal=quarter,
+        vector=torch.zeros_like(quarter),
+        common=True,
+        curvature=lambda radius: 0.25,
+        bend=lambda radius: min(1 / (6 * math.sqrt(3)), radius / 8),
+        farthest=math.sqrt(num_classes) / 2,
+    )
+
+
+def squared_error(num_classes: int) -> LossAtZero:
+    r""":math:`\frac12\|z - e_y\|^2`: at zero the unhinged loss with :math:`\gamma = 0`; its second derivative is 1."""
+    one = torch.ones(num_classes, dtype=torch.float64)
+    return LossAtZero(
+        scale=1.0,
+        prior=None,
+        gamma=0.0,
+        values=one / 2,
+        centered=False,
+        diagonal=one,
+        vector=torch.zeros_like(one),
+        common=True,
+        curvature=lambda radius: 1.0,
+        bend=lambda radius: 0.0,
+        farthest=math.inf,
+    )
+
+
+def focal(num_classes: int, focus: float = 2.0) -> LossAtZero:
+    r""":math:`-(1 - p_y)^g\log p_y` with g = `focus`, 0 or at least 1 (below 1 the second derivative is unbounded).
+
+    As a function of :math:`u = \log p_y` it is :math:`f(u) = -(1 - e^u)^g u`, and
+    :math:`\nabla^2\ell = f''\nabla u\nabla u^\top - f'(\mathrm{diag}(p) - pp^\top)` with
+    :math:`\|\nabla u\| \le \sqrt2`. The second derivative depends on the label, so no exact one is offered at zero.
+
+    Example:
+        >>> round(focal(10, focus=0.0).scale, 12)  # cross-entropy
+        1.0
+    """
+    if not (focus == 0 or focus >= 1):
+        raise ValueError(
+            f"focus must be 0 or at least 1, got {focus}: below 1 the focal loss has no second derivative."
+        )
+    start = 1 / num_classes
+    uniform = torch.full((num_classes,), start, dtype=torch.float64)
+    zero = torch.zeros_like(uniform)
+
+    def curvature(radius: float) -> float:
+        """Each factor is monotone in p, so its maximum on a short interval of p lies at an end of it."""
+        reach = math.sqrt(2) * radius
+        low, high = start * math.exp(-min(reach, 700.0)), min(1.0, start * math.exp(min(reach, 700.0)))
+        pieces = 64
+        edges = [low * (high / low) ** (k / pieces) for k in range(pieces)] + [high]
+        largest = 0.0
+        for a, b in pairwise(edges):
+            log, rest, g = -math.log(a), 1 - a, focus
+            first = rest**g + g * b * log * (rest ** (g - 1) if g else 0.0)
+            second = g * b * (2 + log) * (rest ** (g - 1) if g else 0.0)
+            if g > 1:  # p^2 (1 - p)^(g - 2) |log p|; below g = 2 through |log p| <= (1 - p) / p
+                second += g * (g - 1) * (b * b * rest ** (g - 2) * log if g >= 2 else b * rest ** (g - 1))
+            largest = max(largest, 2 * second + min(0.5, high) * first)
+        return largest
+
+    return LossAtZero(
+        scale=(1 - start) ** focus - (focus * start * (1 - start) ** (focus - 1) * math.log(start) if focus else 0.0),
+        prior=uniform,
+        gamma=None,
+        values=torch.full((num_classes,), -((1 - start) ** focus) * math.log(start), dtype=torch.float64),
+        centered=True,
+        diagonal=zero,
+        vector=zero,
+        common=False,
+        curvature=curvature,
+        bend=lambda radius: math.inf,
+        farthest=math.inf,
+    )

@@ -1,0 +1,418 @@
+r"""An optimizer as the certificate sees it: what one block of time does to a difference of two paths.
+
+Everything is in the norm :math:`\|H\|^2/c_1 + \|(W, b)\|^2/c_2`. For proportional rates :math:`c_i` are the rates
+themselves: then the linear part of the gradient is a symmetric operator with eigenvalues :math:`\omega_\pm(\sigma_k)`
+between :math:`\omega_-` and :math:`\omega_+` of the largest singular value, and a step multiplies differences by at
+most :math:`\max|1 + \eta\omega_\pm|`. Otherwise :math:`\sigma_1` itself bounds how much the two sides push each other.
+
+Momentum  [eq: certificate-momentum]: a difference obeys :math:`u \leftarrow \mu u + a(Az + f)`,
+:math:`z \leftarrow z + \eta u`. Its response to one push f is a polynomial in A with nonnegative coefficients, so its
+norm is at most that polynomial at :math:`\max|\omega|`. At a constant rate the negative eigenvalues do not count: for
+them the response is :math:`\mu^{m/2} U_m(x)`, U Chebyshev's polynomial, which is largest at :math:`\omega = 0` while
+:math:`\eta a|\omega| \le 2(1 + \mu)`; with Nesterov it is
+:math:`\mu^{(m+1)/2}\theta^{(m-1)/2}U_{m+1}(x)`, :math:`\theta = 1 + \eta\omega`, with the same property for
+:math:`0 \le \theta \le 1`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from unhinge.theory.linear.momentum import Momentum
+from unhinge.theory.schedules import Schedule
+
+__all__ = ["AnchoredMover", "Block", "Linear", "MomentumMover", "Mover", "PlainMover"]
+
+FINE = 0.02  # inside a block the path moves by at most two percent of itself
+FIRST = (
+    1 / 64
+)  # blocks start at this part of their full length, so that the first moments are not bounded by later ones
+PATIENCE = 400.0  # units of 1/omega after which a decaying path is crossed in blocks that lengthen with time
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a stretch of time does to (e, v): the difference, and the difference of the buffers (0 without momentum).
+
+    The biases have a pair of their own: the linear part does not couple them to anything.
+    """
+
+    push: tuple[float, float]  # weights of the forcing on the features and on the prototypes
+    matrix: tuple[float, float, float, float]  # of (e, v) to (e, v)
+    load: tuple[float, float]  # what a forcing of norm 1 adds to them
+    top: tuple[float, float, float]  # the highest e inside, from e, v and the forcing
+    bias_matrix: tuple[float, float, float, float]
+    bias_load: tuple[float, float]
+    damps: bool  # whether a convex loss in the biases brings their differences no further apart
+    path: np.ndarray  # (5, 3): first and second displacement, norm, buffer and its change from norm, buffer and change
+    fade: tuple[float, float]  # the two displacements of the resting part of the features, over its norm
+    drift: tuple[float, float]  # the two displacements of the biases, over the constant pull on them
+    curve: float  # largest distance from the chord, over the second displacement
+    offset: tuple[float, float] = (0.0, 0.0)  # displacements by a constant pull
+
+    def end(self, error: float, buffer: float, force: float) -> tuple[float, float]:
+        a, b, c, d = self.matrix
+        return a * error + b * buffer + self.load[0] * force, c * error + d * buffer + self.load[1] * force
+
+    def bias_end(self, error: float, buffer: float, force: float) -> tuple[float, float]:
+        a, b, c, d = self.bias_matrix
+        return a * error + b * buffer + self.bias_load[0] * force, c * error + d * buffer + self.bias_load[1] * force
+
+    def highest(self, error: float, buffer: float, force: float) -> float:
+        return self.top[0] * error + self.top[1] * buffer + self.top[2] * force
+
+
+class Mover(Protocol):
+    """`next(start)` ends the block that begins at `start`; infinite once nothing moves any more."""
+
+    @property
+    def scales(self) -> tuple[float, float]: ...
+    @property
+    def discrete(self) -> bool: ...
+    @property
+    def decays_rest(self) -> bool:
+        """Whether the part of the features outside the modes moves too."""
+
+    def next(self, start: float) -> float: ...
+    def block(self, start: float, stop: float) -> Block: ...
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The linear part: rates, decays, the largest singular value, and what follows from them."""
+
+    schedules: tuple[Schedule, Schedule]
+    decays: tuple[float, float]
+    sigma: float
+    discrete: bool
+    steepness: float  # largest second derivative of the loss in the biases
+
+    @property
+    def even(self) -> bool:
+        """Whether all rates are constant."""
+        return self.settles == 0
+
+    @property
+    def together(self) -> bool:
+        one, two = self.schedules
+        return one.proportional_to(two) and all(schedule.peak.item() > 0 for schedule in self.schedules)
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        one, two = (schedule.peak.item() for schedule in self.schedules)
+        if not self.together:
+            one, two = (schedule.peak.item() * schedule.shape.highest for schedule in self.schedules)
+            if not (one > 0 and two > 0 and math.isfinite(one + two)):
+                return 1.0, 1.0
+        return math.sqrt(one), math.sqrt(two)
+
+    def eigenvalues(self, decoupled: bool = False) -> tuple[float, float]:
+        """The extreme ones, for proportional rates, per unit of their common shape."""
+        one, two = (schedule.peak.item() for schedule in self.schedules)
+        first, second = (0.0, 0.0) if decoupled else (one * self.decays[0], two * self.decays[1])
+        radius = math.hypot((first - second) / 2, math.sqrt(one * two) * self.sigma)
+        mean = (first + second) / 2
+        # the quotient keeps its digits at the critical decay
+        largest = (one * two * self.sigma**2 - first * second) / (radius + mean) if radius + mean > 0 else 0.0
+        return largest, -(mean + radius)
+
+    @property
+    def settles(self) -> float:
+        """After this time no rate changes; infinite if unknown."""
+        return max(schedule.shape.settles for schedule in self.schedules)
+
+    @property
+    def rests(self) -> float:
+        """After this time all rates are zero; infinite if never."""
+        return self.settles if all(schedule.shape.floor == 0 for schedule in self.schedules) else math.inf
+
+    def rates(self, start: float, stop: float) -> tuple[np.ndarray, np.ndarray]:
+        """Descent: the rates of the steps from `start` to `stop`."""
+        if start >= self.settles or self.settles == 0:
+            floors = [schedule.peak.item() * schedule.shape.floor for schedule in self.schedules]
+            return np.array(floors[:1]), np.array(floors[1:])
+        steps = torch.arange(start, stop, dtype=torch.float64)
+        one, two = (schedule(steps).detach().double().numpy() for schedule in self.schedules)
+        return one, two
+
+    def clocks(self, start: float, stop: float) -> tuple[float, float]:
+        """Integrals (flow) or sums (descent) of the two rates."""
+        if self.discrete:
+            steps = self.rates(start, stop)
+            first, second = (float(rates.sum()) * (stop - start) / len(rates) for rates in steps)
+            return first, second
+        if self.settles == 0:
+            one, two = (schedule.peak.item() * schedule.shape.floor for schedule in self.schedules)
+            return one * (stop - start), two * (stop - start)
+        ends = torch.tensor([start, stop], dtype=torch.float64)
+        one, two = (schedule.integral(ends).diff().item() for schedule in self.schedules)
+        return max(one, 0.0), max(two, 0.0)
+
+    def turn(self, start: float, stop: float) -> float:
+        """At least the norm of the generator, summed over the stretch: how far the path can turn."""
+        one, two = self.clocks(start, stop)
+        if self.together:
+            return max(map(abs, self.eigenvalues())) * one / self.schedules[0].peak.item()
+        a, b = self.scales
+        return self.decays[0] * one + self.decays[1] * two + self.sigma * (one * b / a + two * a / b)
+
+    def next(self, start: float, slow: float) -> float:
+        """The next time at which the path may have turned by `FINE`; `slow` is 1 / (1 - momentum)."""
+        if start >= self.rests:
+            return math.inf
+        unit = 1.0 if self.discrete else self._unit(start, slow)
+        length = max(unit, start / 4)
+        while slow * self.turn(start, start + length) > FINE and not (self.discrete and length <= 1):
+            length = max(1.0, math.floor(length / 1.5)) if self.discrete else length / 1.5
+        if self.together and start > PATIENCE * length and self.eigenvalues()[0] <= 0:
+            length = max(length, start / 64)
+        stop = start + (max(1.0, math.floor(length)) if self.discrete else length)
+        return min(stop, self.rests) if math.isfinite(self.rests) else stop
+
+    def _unit(self, start: float, slow: float) -> float:
+        ahead = 1.0
+        while self.turn(start, start + ahead) * slow > FINE * FIRST:
+            ahead /= 4
+        while self.turn(start, start + 4 * ahead) * slow <= FINE * FIRST and ahead < 1e18:
+            ahead *= 4
+        return ahead
+
+
+@dataclass(frozen=True)
+class PlainMover:
+    """Gradient flow, and descent without momentum."""
+
+    linear: Linear
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        return self.linear.scales
+
+    @property
+    def discrete(self) -> bool:
+        return self.linear.discrete
+
+    @property
+    def decays_rest(self) -> bool:
+        return self.linear.decays[0] > 0
+
+    def next(self, start: float) -> float:
+        return self.linear.next(start, 1.0)
+
+    def block(self, start: float, stop: float) -> Block:
+        linear = self.linear
+        one, two = linear.clocks(start, stop)
+        growth = math.exp(min(self._log_growth(start, stop), 700.0))
+        high = max(1.0, growth)
+        turn, fade = min(linear.turn(start, stop), 300.0), min(linear.decays[0] * one, 300.0)
+        first = min(math.expm1(turn), 1 + high)
+        second = min(turn**2 * math.exp(turn), 4 * high)
+        curve = math.exp(4 * turn) * (1 / 8 if linear.even or not linear.discrete else 1 / 2)
+        if not linear.together:  # the generator itself may turn inside the block: no chord, but the first displacement
+            second, curve = first, 1.0
+        a, b = linear.scales
+        highest = max(rate.max() for rate in linear.rates(start, stop)[1:]) if linear.discrete else 0.0
+        return Block(
+            push=(one / a, two / b),
+            matrix=(growth, 0.0, 0.0, 0.0),
+            load=(high, 0.0),
+            top=(high, 0.0, high),
+            bias_matrix=(1.0 if highest * linear.decays[1] <= 2 else math.inf, 0.0, 0.0, 0.0),
+            bias_load=(two, 0.0),
+            damps=highest * (linear.steepness + linear.decays[1]) <= 2,
+            path=np.array([[first, 0, 0], [second, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]),
+            fade=(min(math.expm1(fade), 2.0), min(fade**2 * math.exp(fade), 4.0)),
+            drift=(two, two * min(1.0, linear.decays[1] * two)),
+            curve=curve,
+        )
+
+    def _log_growth(self, start: float, stop: float) -> float:
+        linear = self.linear
+        one, two = linear.clocks(start, stop)
+        a, b = linear.scales
+        if linear.together:
+            largest, smallest = linear.eigenvalues()
+            peak = linear.schedules[0].peak.item()
+            if not linear.discrete:
+                return largest * one / peak
+            rates = linear.rates(start, stop)[0] / peak
+            factors = np.maximum(np.abs(1 + rates * largest), np.abs(1 + rates * smallest))
+            return float(np.log(factors).sum()) * (stop - start) / len(rates)
+        if not linear.discrete:  # the largest eigenvalue of the symmetric part; decays only help
+            return linear.sigma * (one * b / a + two * a / b) / 2
+        if any(rate.max() * decay > 2 for rate, decay in zip(linear.rates(start, stop), linear.decays, strict=True)):
+            return 700.0  # steps that overshoot: nothing is claimed
+        return linear.sigma * (one * b / a + two * a / b)
+
+
+@dataclass(frozen=True)
+class AnchoredMover:
+    """Gradient flow of features towards fixed prototypes: a convex loss, so differences do not grow by themselves."""
+
+    linear: Linear
+    pull: float  # norm of the constant pull on the features
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        one, two = (schedule.peak.item() for schedule in self.linear.schedules)
+        return (math.sqrt(one), math.sqrt(two)) if one > 0 and two > 0 else (max(math.sqrt(one), 1e-150), 1.0)
+
+    @property
+    def discrete(self) -> bool:
+        return False
+
+    @property
+    def decays_rest(self) -> bool:
+        return self.linear.decays[0] > 0
+
+    def next(self, start: float) -> float:
+        """Even blocks on a logarithmic scale: the path is a straight line, or bends with the decay."""
+        if start >= self.linear.rests:
+            return math.inf
+        if start == 0:
+            return min(FIRST * self._unit, self.linear.rests)
+        return min(start + min(start / 16, self._longest), self.linear.rests)
+
+    @property
+    def _unit(self) -> float:
+        highest = self.linear.schedules[0].peak.item() * max(self.linear.schedules[0].shape.highest, 1e-300)
+        return 1 / highest if math.isfinite(highest) and highest > 0 else 1.0
+
+    @property
+    def _longest(self) -> float:
+        decay = max(self.linear.decays)
+        return self._unit / (4 * decay) if decay > 0 else math.inf
+
+    def block(self, start: float, stop: float) -> Block:
+        linear, (a, b) = self.linear, self.scales
+        one, two = linear.clocks(start, stop)
+        fade = min(linear.decays[0] * one, 300.0)
+        first, second = min(math.expm1(fade), 2.0), min(fade**2 * math.exp(fade), 4.0)
+        return Block(
+            push=(one / a, two / b),
+            matrix=(1.0, 0.0, 0.0, 0.0),
+            load=(1.0, 0.0),
+            top=(1.0, 0.0, 1.0),
+            bias_matrix=(1.0, 0.0, 0.0, 0.0),
+            bias_load=(0.0, 0.0),
+            damps=True,
+            path=np.array([[first, 0, 0], [second, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]),
+            fade=(first, second),
+            drift=(two, two * min(1.0, linear.decays[1] * two)),
+            curve=1 / 8,
+            offset=(one * self.pull / a, fade * one * self.pull / a),
+        )
+
+
+@dataclass(frozen=True)
+class MomentumMover:
+    """``torch.optim.SGD`` with momentum."""
+
+    linear: Linear
+    options: Momentum
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        return self.linear.scales if self.linear.together else (1.0, 1.0)
+
+    @property
+    def discrete(self) -> bool:
+        return True
+
+    @property
+    def decays_rest(self) -> bool:
+        return self.linear.decays[0] > 0
+
+    def next(self, start: float) -> float:
+        return 1.0 if start == 0 else self.linear.next(start, 1 / (1 - self.options.factor))
+
+    def block(self, start: float, stop: float) -> Block:
+        linear, options = self.linear, self.options
+        one, two = linear.rates(start, stop)
+        if linear.together:
+            rate = float(one.max()) / linear.schedules[0].peak.item()
+            largest, smallest = linear.eigenvalues(options.decoupled)
+            size = max(abs(largest), abs(smallest))
+            grow = max(largest, 0.0) if self._steady(rate, smallest) else size
+            push = linear.scales
+        else:
+            rate = float(max(one.max(), two.max()))
+            first, second = (0.0, 0.0) if options.decoupled else linear.decays
+            size = (first + second) / 2 + math.hypot((first - second) / 2, linear.sigma)
+            grow, push = size, (1.0, 1.0)
+        keep = 1.0
+        if options.decoupled:
+            keep = max(abs(1 - r * d) for rates, d in zip((one, two), linear.decays, strict=True) for r in rates)
+        count = round(stop - start)
+        begin = start == 0
+        moved = self._power(rate, grow, keep, count, begin)
+        free = self._power(rate, grow, max(keep, 1.0), count, begin)
+        pace = float(two.max())  # biases: their own rate, and no pull but the decay
+        drift = count * pace / (1 - options.factor)
+        curve = 1.0 if not linear.together else (1 / 8 if linear.even else 1 / 2)
+        # their buffer fills like 1 - mu^k, and then changes only by the decay; Nesterov moves at most twice as unevenly
+        settling = options.factor ** max(start - 1, 0) + linear.decays[1] * pace / (1 - options.factor) ** 2
+        turn = 2 * count**2 * pace * settling if linear.even else drift / curve
+        own = self._power(pace, 0.0 if options.decoupled else linear.decays[1], 1.0, count, begin)
+        return Block(
+            push=push,
+            matrix=(moved[0, 0], moved[0, 1], moved[1, 0], moved[1, 1]),
+            load=(moved[0, 2], moved[1, 2]),
+            top=(free[0, 0], free[0, 1], free[0, 2]),
+            bias_matrix=(own[0, 0], own[0, 1], own[1, 0], own[1, 1]),
+            bias_load=(own[0, 2], own[1, 2]),
+            damps=False,
+            path=self._path(rate, size, keep, count, begin),
+            fade=(0.0, 0.0),
+            drift=(drift, min(drift / curve, turn)),
+            curve=curve,
+        )
+
+    def _path(self, rate: float, size: float, keep: float, count: int, begin: bool) -> np.ndarray:
+        r"""The two displacements and the new (norm, buffer, change of the buffer) of the linear path itself, bounded.
+
+        The change :math:`w` of the buffer per step obeys :math:`w \leftarrow \mu w + a\eta\gamma u`; after some
+        :math:`1/(1-\mu)` steps it is small, and the path as smooth as a flow.
+        """
+        mu, fresh = self.options.factor, 1 - self.options.dampening
+        shrink = abs(1 - keep)
+        x, u, w = np.eye(3)
+        if begin:
+            x, u, w = x, size * x, size * x
+            move = rate * (u + (mu * u if self.options.nesterov else 0)) + shrink * x
+            return np.stack([move, move, x + move, u, w])
+        first, turns = np.zeros(3), []
+        for _ in range(count):
+            u = mu * u + fresh * size * x
+            move = rate * (size * x + mu * u if self.options.nesterov else u) + shrink * x
+            w = mu * w + fresh * size * move
+            turns.append(rate * (size * move + mu * w if self.options.nesterov else w) + shrink * move)
+            x, first = x + move, first + move
+        second = count**2 * np.max(turns, 0) if self.linear.together else first
+        return np.stack([first, second, x, u, w])
+
+    def _steady(self, rate: float, smallest: float) -> bool:
+        """Whether negative eigenvalues respond no more than 0 does: a constant rate, and no overshooting."""
+        options, shapes = self.options, [schedule.shape for schedule in self.linear.schedules]
+        if any(shape.settles != 0 for shape in shapes):
+            return False
+        if options.nesterov:
+            return rate * abs(smallest) <= 1
+        return rate * (1 - options.dampening) * abs(smallest) <= 2 * (1 + options.factor)
+
+    def _power(self, rate: float, size: float, keep: float, count: int, begin: bool) -> np.ndarray:
+        """`count` steps on (e, v, forcing) of the comparison recurrence; the very first is undamped."""
+        mu, fresh = self.options.factor, 1 - self.options.dampening
+
+        def step(fresh: float, mu: float) -> np.ndarray:
+            buffer = np.array([fresh * size, mu, fresh])
+            used = np.array([size, 0.0, 1.0]) + self.options.factor * buffer if self.options.nesterov else buffer
+            return np.stack([np.array([keep, 0.0, 0.0]) + rate * used, buffer, np.array([0.0, 0.0, 1.0])])
+
+        later = np.linalg.matrix_power(step(fresh, mu), count - 1 if begin else count)
+        return later @ step(1.0, 0.0) if begin else later

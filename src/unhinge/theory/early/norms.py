@@ -1,0 +1,192 @@
+r"""What the certificate knows of the linear path at one time: a few norms, from the reduced state alone.
+
+With :math:`\alpha_i` the weight of example i in the loss, :math:`\hat z_i` its logits on the linear path and S the
+second derivative of the loss at zero, the gradient of the real loss differs from the linear one to lowest order by
+
+.. math:: N_W = \sum_i \alpha_i S\hat z_i \hat h_i^\top, \qquad N_{h_i} = \alpha_i \hat W^\top S\hat z_i, \qquad
+          N_b = \sum_i \alpha_i S\hat z_i .
+
+Examples enter through class means and a few moments of what is left of the features, which only shrinks. So after one
+pass all norms cost nothing in n or p  [eq: forcing].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Norms", "Residuals", "Weights", "measure", "spectral_norm", "summarize_residuals", "unseen_residuals"]
+
+EXACT_SIZE = 64  # matrices up to this side get their spectral norm from eigenvalues
+GRAM_SIZE = 2048
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the examples and how they sit in the reduced features."""
+
+    alpha: Tensor  # (r,): of each reduced row; for soft labels the largest of all
+    roots: Tensor  # (r,): sqrt(n_c) for integer labels, 0 for soft ones
+    lever: float  # largest norm of an example's row in the basis of the reduced features
+    largest: float  # largest weight of an example
+    length: float  # Euclidean norm of all weights
+    total: float  # sum of all weights
+    equal: bool  # whether all examples behind a reduced row weigh the same
+    examples: int
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Moments of what the modes do not see of each feature, on the q directions of the modes and beside them."""
+
+    cover: Tensor  # (q, q): sum of alpha_i^2 r_i r_i^T
+    inside: Tensor  # (q, q): sum of alpha_i r_i r_i^T
+    outside: Tensor  # (q, q): Gram matrix of sum of alpha_i r_i (the rest of r_i)^T
+    spectral: float  # spectral norm of all residuals
+    frobenius: float
+    longest: float  # the longest of them
+    reach: float  # the longest of them on the q directions
+
+
+def summarize_residuals(residuals: Tensor, basis: Tensor | None, alpha: Tensor) -> Residuals:
+    """One pass over residuals (n, p), float64, with the weight of each example (n,)."""
+    near = residuals if basis is None else residuals @ basis
+    weighted = alpha[:, None] * near
+    cross = weighted.mT @ residuals  # (q, p)
+    inside = weighted.mT @ near
+    outside = cross @ cross.mT - inside @ inside.mT if basis is not None else torch.zeros_like(inside)
+    small = residuals if residuals.shape[0] < residuals.shape[1] else residuals.mT
+    return Residuals(
+        cover=weighted.mT @ weighted,
+        inside=inside,
+        outside=outside,
+        spectral=spectral_norm(small).item(),
+        frobenius=residuals.norm().item(),
+        longest=residuals.norm(dim=1).max().item(),
+        reach=near.norm(dim=1).max().item(),
+    )
+
+
+def unseen_residuals(scatter: float, width: int, largest: float) -> Residuals:
+    """The same after a streamed pass, of which only the total scatter is left: upper bounds."""
+    eye = torch.eye(width, dtype=torch.float64)
+    size = scatter**0.5
+    return Residuals(
+        cover=largest**2 * scatter * eye,
+        inside=torch.zeros_like(eye),
+        outside=(largest * scatter) ** 2 * eye,
+        spectral=size,
+        frobenius=size,
+        longest=size,
+        reach=size,
+    )
+
+
+def spectral_norm(matrix: Tensor) -> Tensor:
+    """The largest singular value of each of a batch of matrices, or a little more for large ones.
+
+    Beyond a certain size from the Frobenius norm of the fourth power of the Gram matrix, which exceeds it by at most
+    the 16th root of the rank.
+    """
+    gram = matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix
+    single = gram.ndim == 2 and gram.shape[-1] <= GRAM_SIZE
+    if gram.shape[-1] <= EXACT_SIZE or single:
+        return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0).sqrt()
+    scale = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    unit = gram / torch.where(scale > 0, scale, 1.0)[..., None, None]
+    fourth = torch.linalg.matrix_power(unit, 4)
+    return scale.sqrt() * torch.linalg.matrix_norm(fourth) ** 0.125
+
+
+@dataclass(frozen=True)
+class Norms:
+    """One number per time each; see the module."""
+
+    features: Tensor  # |N_H| to lowest order
+    weight: Tensor  # |N_W|
+    bias: Tensor  # |N_b|
+    slopes: Tensor  # | (alpha_i S z_i)_i |
+    logits: Tensor  # | (alpha_i z_i)_i |
+    head: Tensor  # spectral norm of the prototypes (centered, if the loss is)
+    body: Tensor  # spectral norm of the features
+    largest_logits: Tensor  # of one example, at most
+    largest_feature: Tensor
+    moving_features: Tensor  # Frobenius norm of what the modes see of the features
+    moving_weight: Tensor
+    resting: Tensor  # Frobenius norm of the rest of the features
+    shift: Tensor  # norm of the biases (centered, if the loss is)
+
+
+def measure(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    keep: Tensor,
+    residuals: Residuals,
+    weights: Weights,
+    diagonal: Tensor,
+    vector: Tensor,
+    centered: bool,
+) -> Norms:
+    """From reduced features (t, r, q), prototypes (t, C, q), biases (t, C) and the factor of the residuals (t,)."""
+    shift = torch.zeros(rows.shape[0], weight.shape[1], dtype=torch.float64) if bias is None else bias
+    if centered:
+        weight = weight - weight.mean(-2, keepdim=True)
+        shift = shift - shift.mean(-1, keepdim=True)
+
+    def bent(x: Tensor) -> Tensor:
+        """S applied to the last axis."""
+        return x * diagonal - (x @ vector)[..., None] * vector
+
+    alpha, roots = weights.alpha, weights.roots
+    logits = rows @ weight.mT + roots[:, None] * shift[:, None]  # (t, r, C): times sqrt(n_c)
+    slopes = bent(logits)
+    bent_weight = bent(weight.mT).mT  # S W
+    pull = bent_weight.mT @ weight  # (t, q, q): W^T S W
+    pulled = slopes @ weight  # (t, r, q)
+    square = keep**2
+    weighted = alpha[:, None]
+
+    def joint(part: Tensor, rest: Tensor) -> Tensor:
+        return ((weighted * part).pow(2).sum((-2, -1)) + square * rest).clamp(min=0).sqrt()
+
+    cover = residuals.cover
+    forced = joint(pulled, ((pull @ cover) * pull).sum((-2, -1)))
+    inner = (weighted * slopes).mT @ rows + square[:, None, None] * (bent_weight @ residuals.inside)  # (t, C, q)
+    outer = ((bent_weight @ residuals.outside) * bent_weight).sum((-2, -1)).clamp(min=0)
+    shaped = (inner.pow(2).sum((-2, -1)) + square**2 * outer).sqrt()
+    slope_norm = joint(slopes, ((bent_weight @ cover) * bent_weight).sum((-2, -1)))
+    logit_norm = joint(logits, ((weight @ cover) * weight).sum((-2, -1)))
+    head, body = spectral_norm(weight), (spectral_norm(rows).square() + square * residuals.spectral**2).sqrt()
+    drift = (weighted * roots[:, None] * slopes).sum(-2).norm(dim=-1)
+    push = bent(shift).norm(dim=-1)
+    if bool((roots > 0).all()):
+        tallest = (logits.norm(dim=-1) / roots).amax(-1)
+        longest = (rows.norm(dim=-1) / roots).amax(-1)
+    else:  # soft labels: no example has a row of its own
+        tallest = weights.lever * spectral_norm(logits) + shift.norm(dim=-1)
+        longest = weights.lever * spectral_norm(rows)
+        if not weights.equal:
+            shaped = slope_norm * body
+        forced = forced + head * weights.length * push
+        shaped = shaped + body * weights.length * push
+        slope_norm = slope_norm + weights.length * push
+        logit_norm = logit_norm + weights.length * shift.norm(dim=-1)
+        drift = weights.examples**0.5 * slope_norm
+    return Norms(
+        features=forced,
+        weight=shaped,
+        bias=drift,
+        slopes=slope_norm,
+        logits=logit_norm,
+        head=head,
+        body=body,
+        largest_logits=tallest + keep.abs() * head * residuals.reach,
+        largest_feature=longest + keep.abs() * residuals.longest,
+        moving_features=rows.flatten(-2).norm(dim=-1),
+        moving_weight=weight.flatten(-2).norm(dim=-1),
+        resting=keep.abs() * residuals.frobenius,
+        shift=shift.norm(dim=-1),
+    )

@@ -1,0 +1,430 @@
+r"""Real losses linearized at zero logits: cross-entropy while it is young, and others by the same door
+[eq: early-problem].
+
+Cross-entropy with offsets :math:`\tau` and temperature T has the gradient :math:`\frac1T(q - e_y)`,
+:math:`q = \mathrm{softmax}(\tau)`, at zero logits: exactly that of the linear loss with prior q. So the exact path of
+:class:`~unhinge.theory.LayerPeeled` with that prior is its first phase, and a bound computed from the path itself says
+for how long.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from unhinge.theory.anchored import AnchoredPath
+from unhinge.theory.early.certificate import Certificate, Forcing
+from unhinge.theory.early.loss import LossAtZero, binary_cross_entropy, cross_entropy, focal, squared_error
+from unhinge.theory.early.movers import AnchoredMover, Linear, MomentumMover, Mover, PlainMover
+from unhinge.theory.early.norms import Norms, Residuals, Weights, measure, summarize_residuals, unseen_residuals
+from unhinge.theory.early.path import EarlyPath
+from unhinge.theory.linear.momentum import Momentum
+from unhinge.theory.linear.path import LinearPath
+from unhinge.theory.linear.spectrum import CLASS_WEIGHT_POWERS
+from unhinge.theory.linear.summary import Summary
+from unhinge.theory.path import Path
+from unhinge.theory.problem import LayerPeeled
+from unhinge.theory.schedules import Schedule, rate_pair
+from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
+from unhinge.theory.types import Kernel, Labels, Matrix, Number, Rate, Vector
+from unhinge.theory.validation import as_tensor, scalar
+
+__all__ = ["EarlyCrossEntropy", "Linearized"]
+
+LOSSES = {"binary_cross_entropy": binary_cross_entropy, "squared_error": squared_error}
+
+
+class Linearized:
+    r"""Last-layer training under a smooth loss, linearized at zero logits.
+
+    Arguments:
+        target: Integer labels :math:`(n,)`, or soft labels :math:`(n, C)`.
+        num_classes: The number of classes; `None` to infer it.
+        loss: ``"cross_entropy"``, ``"focal"`` (see `focus`), ``"binary_cross_entropy"`` (one question per class, summed
+            over classes) or ``"squared_error"`` (half the squared distance from one-hot targets, summed over classes).
+            Each is averaged over examples.
+        class_weight, feature_decay, weight_decay: As in :class:`~unhinge.theory.LayerPeeled`.
+        focus: The exponent of the focal loss, 0 or at least 1.
+
+    Paths are :class:`~unhinge.theory.early.path.EarlyPath`. For cross-entropy with all its options use
+    :class:`EarlyCrossEntropy`.
+
+    Example:
+        >>> problem = Linearized(torch.arange(6) % 3, loss="focal")
+        >>> features, weight = torch.eye(6, 4, dtype=torch.float64) / 100, torch.eye(3, 4, dtype=torch.float64) / 100
+        >>> path = problem.flow(features, weight, lr=0.1)
+        >>> bool(path.error_bound(10.0) < 0.01)
+        True
+    """
+
+    def __init__(
+        self,
+        target: Labels,
+        num_classes: int | None = None,
+        loss: str = "cross_entropy",
+        class_weight: Vector | str | None = None,
+        feature_decay: Number = 0.0,
+        weight_decay: Number = 0.0,
+        focus: float = 2.0,
+    ) -> None:
+        targets = as_targets(target, num_classes)
+        classes = targets.num_classes
+        if loss == "cross_entropy":
+            shape = cross_entropy(classes)
+        elif loss == "focal":
+            shape = focal(classes, focus)
+        elif loss in LOSSES:
+            shape = LOSSES[loss](classes)
+        else:
+            names = ", ".join(f'"{name}"' for name in ("cross_entropy", "focal", *LOSSES))
+            raise ValueError(f"loss must be one of {names}, got {loss!r}.")
+        if loss == "focal" and isinstance(targets, SoftTargets):
+            raise ValueError("the focal loss is defined for integer labels only.")
+        if loss == "squared_error" and isinstance(targets, SoftTargets):
+            raise ValueError("squared_error is against one-hot targets: pass integer labels.")
+        self._set(target, targets.num_classes, shape, class_weight, feature_decay, weight_decay, 0.0)
+
+    def _set(
+        self,
+        target: Labels,
+        num_classes: int,
+        loss: LossAtZero,
+        class_weight: Vector | str | None,
+        feature_decay: Number,
+        weight_decay: Number,
+        smoothing: float,
+    ) -> None:
+        self.num_classes = num_classes
+        self.shape = loss
+        self._smoothing = smoothing
+        self.decays = scalar("feature_decay", feature_decay), scalar("weight_decay", weight_decay)
+        labels, prior, class_weight, factor = _smoothed(target, num_classes, loss.prior, class_weight, smoothing)
+        # Training under scale * loss + decay is training under loss + decay / scale, only `scale` times faster.
+        self.scale = loss.scale * factor
+        self.problem = LayerPeeled(
+            labels,
+            num_classes,
+            loss.gamma,
+            self.decays[0] / self.scale,
+            self.decays[1] / self.scale,
+            class_weight,
+            prior=prior,
+        )
+        self._reweight = self.scale / loss.scale if isinstance(self.problem.targets, SoftTargets) else 1.0
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(num_classes={self.num_classes}, examples={int(self.problem.counts.sum().round())})"
+        )
+
+    # ---- solved paths ------------------------------------------------------------------------------------------------
+
+    def flow(self, features: Matrix | Summary, weight: Matrix, bias: Vector | None = None, lr: Rate = 0.1) -> EarlyPath:
+        """Gradient flow of features, prototypes and biases; arguments as in :meth:`LayerPeeled.flow`."""
+        schedules = rate_pair(lr)
+        path = self.problem.flow(features, weight, bias, lr=self._scaled(schedules))
+        return self._free(path, PlainMover(self._linear(schedules, discrete=False)))
+
+    def descent(
+        self,
+        features: Matrix | Summary,
+        weight: Matrix,
+        bias: Vector | None = None,
+        lr: Rate = 0.1,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+        decoupled: bool = False,
+    ) -> EarlyPath:
+        """The iterates of ``torch.optim.SGD``; arguments as in :meth:`LayerPeeled.descent`."""
+        schedules = rate_pair(lr)
+        path = self.problem.descent(
+            features, weight, bias, self._scaled(schedules), momentum, dampening, nesterov, decoupled
+        )
+        linear = self._linear(schedules, discrete=True)
+        options = Momentum(momentum, dampening, nesterov, decoupled)
+        return self._free(path, MomentumMover(linear, options) if momentum else PlainMover(linear))
+
+    def anchored(
+        self, features: Matrix | Summary, weight: Matrix, bias: Vector | None = None, lr: Rate = 0.1
+    ) -> EarlyPath:
+        r"""Gradient flow of the features with the prototypes fixed; arguments as in :meth:`LayerPeeled.anchored`.
+
+        With fixed prototypes the real loss is convex, so differences never grow by themselves: the error bound is
+        finite at all times. Biases must be trained at a rate proportional to that of the features, or not at all, for
+        anything to be proved.
+        """
+        schedules = rate_pair(lr)
+        path = self.problem.anchored(features, weight, bias, lr=self._scaled(schedules))
+        linear = self._linear(schedules, discrete=False)
+        certificate = None
+        if path.biases is None or linear.together or schedules[1].peak.item() == 0:
+            certificate = self._anchored_certificate(
+                path, AnchoredMover(linear, self.scale * path.pull.double().norm().item())
+            )
+        return self._early(path, certificate, discrete=False)
+
+    def kernel_flow(
+        self, features: Matrix, weight: Matrix, kernel: Kernel, lr: Rate = 0.1, bias: Vector | None = None
+    ) -> EarlyPath:
+        """Gradient flow through a constant kernel; arguments as in :meth:`LayerPeeled.kernel_flow`.
+
+        No error bound is proved here: :meth:`EarlyPath.error_bound` is infinite. A real network's kernel changes as it
+        learns, and no bound of this kind would be about the network.
+        """
+        schedules = rate_pair(lr)
+        path = self.problem.kernel_flow(features, weight, kernel, self._scaled(schedules), bias)
+        return self._early(path, None, discrete=False)
+
+    # ---- assembly ----------------------------------------------------------------------------------------------------
+
+    def _scaled(self, schedules: tuple[Schedule, Schedule]) -> tuple[Schedule, Schedule]:
+        return schedules[0] * self.scale, schedules[1] * self.scale
+
+    def _linear(self, schedules: tuple[Schedule, Schedule], discrete: bool) -> Linear:
+        weights = self._weights
+        return Linear(
+            schedules=schedules,
+            decays=(self.decays[0].item(), self.decays[1].item()),
+            sigma=self.scale * self.problem.critical_decay.item() * (1 + 1e-12),
+            discrete=discrete,
+            steepness=weights.total * self.shape.curvature(math.inf),
+        )
+
+    def _early(self, path: Path, certificate: Certificate | None, discrete: bool) -> EarlyPath:
+        share = self._reweight * self.problem.example_weight * self.problem.counts  # (C,), of each label in the mean
+        if isinstance(self.problem.targets, HardTargets):
+            share = (1 - self._smoothing) * share + self._smoothing / self.num_classes
+        return EarlyPath(
+            linear=path,
+            scale=self.scale,
+            base=(share @ self.shape.values).item(),
+            num_classes=self.num_classes,
+            discrete=discrete,
+            certificate=certificate,
+        )
+
+    @property
+    def _weights(self) -> Weights:
+        """The weight of each example in the mean of the real loss."""
+        problem, targets = self.problem, self.problem.targets
+        assert targets is not None
+        each = problem.example_weight * self._reweight
+        if isinstance(targets, HardTargets):
+            counts = targets.counts.double()
+            return Weights(
+                alpha=each,
+                roots=counts.sqrt(),
+                lever=0.0,
+                largest=each.max().item(),
+                length=(counts * each.square()).sum().sqrt().item(),
+                total=(counts * each).sum().item(),
+                equal=True,
+                examples=targets.size,
+            )
+        alpha = self._alpha
+        return Weights(
+            alpha=alpha.max().expand(len(targets.factor)),
+            roots=torch.zeros(len(targets.factor), dtype=torch.float64),
+            lever=targets.basis.double().norm(dim=1).max().item(),
+            largest=alpha.max().item(),
+            length=alpha.norm().item(),
+            total=alpha.sum().item(),
+            equal=bool((alpha - alpha[0]).abs().max() <= 1e-12 * alpha[0]),
+            examples=targets.size,
+        )
+
+    @property
+    def _alpha(self) -> Tensor:
+        """The weight of each example, (n,)."""
+        targets = self.problem.targets
+        each = self.problem.example_weight * self._reweight
+        if isinstance(targets, HardTargets):
+            return each[targets.labels.cpu()]
+        assert isinstance(targets, SoftTargets)
+        return targets.basis.double().cpu() @ (targets.factor @ each)
+
+    def _free(self, path: LinearPath, mover: Mover) -> EarlyPath:
+        weights, shape = self._weights, self.shape
+        biases = path.biases is not None
+        drive = self.scale * self.problem.bias_drive.norm().item() if biases else 0.0
+
+        @cache
+        def residuals() -> Residuals:
+            outside = path.outside
+            width = path.reduced(0).rows.shape[-1]
+            if outside is None:
+                return unseen_residuals(path.start.scatter.item(), width, weights.largest)
+            return summarize_residuals(*outside, self._alpha)
+
+        def measured(moments: Tensor) -> Norms:
+            with torch.no_grad():
+                state = path.reduced(moments)
+                return measure(
+                    state.rows,
+                    state.weight,
+                    state.bias,
+                    state.keep,
+                    residuals(),
+                    weights,
+                    shape.diagonal,
+                    shape.vector,
+                    shape.centered,
+                )
+
+        def log_norm(moments: Tensor) -> Tensor:
+            with torch.no_grad():
+                return path.log_norm(moments).double().cpu()
+
+        forcing = Forcing(shape, weights, mover.scales, biases)
+        return self._early(path, Certificate(mover, forcing, measured, log_norm, drive), mover.discrete)
+
+    def _anchored_certificate(self, path: AnchoredPath, mover: AnchoredMover) -> Certificate:
+        weights, shape = self._weights, self.shape
+        biases = path.biases is not None
+        stacked = torch.cat([path.rows, path.pull, path.weight]).detach().to("cpu", torch.float64)
+        basis = torch.linalg.qr(stacked.mT)[0] if stacked.shape[0] < stacked.shape[1] else None
+        small = stacked if basis is None else stacked @ basis
+        rows, pull, weight = small.split([len(path.rows), len(path.pull), len(path.weight)])
+
+        @cache
+        def residuals() -> Residuals:
+            if path.features is None or path.targets is None:
+                return unseen_residuals(path.scatter.item(), small.shape[1], weights.largest)
+            apart = (path.features - path.targets.expand(path.rows)).detach().to("cpu", torch.float64)
+            return summarize_residuals(apart, basis, self._alpha)
+
+        def measured(moments: Tensor) -> Norms:
+            with torch.no_grad():
+                keep, push = path.coefficients(moments)
+                bias = None if path.biases is None else path.biases.at(moments)
+                return measure(
+                    keep[:, None, None] * rows + push[:, None, None] * pull,
+                    weight.expand(len(moments), *weight.shape),
+                    bias,
+                    keep,
+                    residuals(),
+                    weights,
+                    shape.diagonal,
+                    shape.vector,
+                    shape.centered,
+                )
+
+        def log_norm(moments: Tensor) -> Tensor:
+            with torch.no_grad():
+                return path.log_norm(moments).double().cpu()
+
+        drive = self.scale * self.problem.bias_drive.norm().item() if biases else 0.0
+        forcing = Forcing(shape, weights, mover.scales, biases, convex=True)
+        return Certificate(mover, forcing, measured, log_norm, drive)
+
+
+class EarlyCrossEntropy(Linearized):
+    r"""Cross-entropy while its logits are small, solved exactly, with a proved error bound.
+
+    The loss is that of ``F.cross_entropy(logits / temperature + logit_adjustment, target, weight=class_weight,
+    label_smoothing=label_smoothing)``, plus :math:`\frac{\lambda_1}2\|H\|^2 +
+    \frac{\lambda_2}2(\|W\|^2 + \|b\|^2)`. Its gradient at zero logits is that of a linear loss, whose path is exact;
+    ``path.error_bound(time)`` bounds the distance of the two, ``path.horizon()`` says for how long it is small.
+
+    Arguments:
+        target: Integer labels :math:`(n,)`, or soft labels :math:`(n, C)`.
+        num_classes: The number of classes; `None` to infer it.
+        label_smoothing: The share in [0, 1) of each label that is spread over all classes.
+        class_weight: `None`, positive numbers :math:`(C,)`, ``"sqrt"`` or ``"balanced"``.
+        logit_adjustment: Offsets :math:`(C,)` added to the logits during training, or ``"counts"`` for the logarithm of
+            the class frequencies (balanced softmax).
+        temperature: The logits are divided by it.
+        feature_decay, weight_decay: :math:`\lambda_1` and :math:`\lambda_2`.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> target = torch.arange(50) % 10
+        >>> features = 0.01 * torch.randn(50, 32, generator=generator, dtype=torch.float64)
+        >>> weight = 0.01 * torch.randn(10, 32, generator=generator, dtype=torch.float64)
+        >>> path = EarlyCrossEntropy(target).descent(features, weight, lr=0.05)
+        >>> path.accuracy(500), bool(path.error_bound(500) < 1e-3), int(path.horizon(0.1)) > 1000
+        (tensor(1., dtype=torch.float64), True, True)
+    """
+
+    def __init__(
+        self,
+        target: Labels,
+        num_classes: int | None = None,
+        label_smoothing: float = 0.0,
+        class_weight: Vector | str | None = None,
+        logit_adjustment: Vector | str | None = None,
+        temperature: float = 1.0,
+        feature_decay: Number = 0.0,
+        weight_decay: Number = 0.0,
+    ) -> None:
+        targets = as_targets(target, num_classes)
+        classes = targets.num_classes
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}.")
+        if not (temperature > 0 and math.isfinite(temperature)):
+            raise ValueError(f"temperature must be positive and finite, got {temperature}.")
+        offsets = _check_offsets(logit_adjustment, targets)
+        loss = cross_entropy(classes, offsets, float(temperature))
+        self._set(target, classes, loss, class_weight, feature_decay, weight_decay, float(label_smoothing))
+
+
+def _check_offsets(offsets: Vector | str | None, targets: Targets) -> Tensor | None:
+    classes = targets.num_classes
+    if offsets is None:
+        return None
+    if isinstance(offsets, str):
+        if offsets != "counts":
+            raise ValueError(f'logit_adjustment must be None, {classes} numbers or "counts", got "{offsets}".')
+        mass = (
+            targets.counts.double() if isinstance(targets, HardTargets) else targets.factor.mT @ targets.factor.sum(1)
+        )
+        if bool((mass <= 0).any()):
+            raise ValueError('logit_adjustment="counts" needs every class to occur in the labels.')
+        return (mass / mass.sum()).log()
+    values = as_tensor("logit_adjustment", offsets).detach().to("cpu", torch.float64)
+    if values.shape != (classes,) or not bool(torch.isfinite(values).all()):
+        raise ValueError(
+            f"logit_adjustment must hold {classes} finite offsets, one for each class, got shape {tuple(values.shape)}."
+        )
+    return values
+
+
+def _smoothed(
+    target: Labels, num_classes: int, prior: Tensor | None, class_weight: Vector | str | None, smoothing: float
+) -> tuple[Labels, Tensor | None, Vector | str | None, float]:
+    r"""Labels, prior and weights of the linear loss, and the factor that torch's denominators leave.
+
+    Smoothing by :math:`\varepsilon` without weights turns :math:`I - q\mathbf 1^\top` into :math:`(1-\varepsilon)(I -
+    \tilde q\mathbf 1^\top)`, :math:`\tilde q = (q - \varepsilon/C)/(1-\varepsilon)`: another prior. With weights
+    torch weighs the smoothed part by class, and the labels become soft. torch divides a loss of indices by the total
+    weight of the labels, and a loss of probabilities by the number of examples.
+    """
+    targets = as_targets(target, num_classes)
+    numbers = None
+    if class_weight is not None and not isinstance(class_weight, str):
+        numbers = as_tensor("class_weight", class_weight).detach().to("cpu", torch.float64)
+        if numbers.shape != (num_classes,) or not bool((numbers > 0).all()) or not bool(torch.isfinite(numbers).all()):
+            return target, prior, class_weight, 1.0  # refused by LayerPeeled, in its words
+    if isinstance(targets, HardTargets):
+        if smoothing == 0:
+            return target, prior, class_weight, 1.0
+        assert prior is not None
+        if class_weight is None:
+            return target, (prior - smoothing / num_classes) / (1 - smoothing), None, 1 - smoothing
+        counts = targets.counts.double()
+        if isinstance(class_weight, str):
+            if class_weight not in CLASS_WEIGHT_POWERS:
+                return target, prior, class_weight, 1.0
+            numbers = counts ** -CLASS_WEIGHT_POWERS[class_weight]
+        assert numbers is not None
+        soft = (1 - smoothing) * torch.nn.functional.one_hot(targets.labels.cpu(), num_classes).double()
+        soft = soft + smoothing / num_classes
+        return soft, prior, numbers, ((numbers * soft).sum() / (numbers * counts).sum()).item()
+    soft = as_tensor("target", target).detach().to("cpu", torch.float64)
+    soft = (1 - smoothing) * soft + smoothing / num_classes
+    factor = 1.0 if numbers is None else ((numbers * soft).sum() / len(soft)).item()
+    return soft, prior, class_weight, factor

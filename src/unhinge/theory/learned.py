@@ -1,0 +1,68 @@
+r"""When each class becomes right: the first time at which a share of its examples is classified correctly
+[eq: learned]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+__all__ = ["first_learned"]
+
+GRID = 256  # times looked at before a crossing is narrowed down
+FINE_GRID = 17
+
+
+def first_learned(
+    correct: Callable[[Tensor], Tensor],
+    labels: Tensor,
+    num_classes: int,
+    fraction: float,
+    until: float,
+    discrete: bool,
+) -> Tensor:
+    """The first time at which at least `fraction` of each class is right, (C,) float64; infinite if never.
+
+    Classes are looked at on a grid of times that is even on a logarithmic scale beyond a hundredth of `until`, and even
+    below; each crossing is then narrowed down to rounding (to the step, if discrete). A class that is right only
+    between two neighbors of the grid is not seen.
+
+    Arguments:
+        correct: From times (m,) to whether each example is right, (m, n) bool.
+        labels: The class of each example, (n,).
+        num_classes: The number of classes.
+        fraction: A number in (0, 1].
+        until: The last time to look at.
+        discrete: Whether times are whole steps.
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must lie in (0, 1], got {fraction}: it is a share of the examples of a class.")
+    labels = labels.cpu()
+    counts = torch.bincount(labels, minlength=num_classes).double()
+    wanted = fraction * counts * (1 - 1e-12)  # 0.3 of 10 examples are 3, whatever 0.3 rounds to
+
+    def reached(moments: Tensor) -> Tensor:
+        hits = correct(moments).cpu().double()
+        sums = torch.zeros(len(moments), num_classes, dtype=torch.float64).index_add(1, labels, hits)
+        return (sums >= wanted) & (counts > 0)
+
+    even = torch.linspace(0, until / 100, GRID, dtype=torch.float64)
+    grid = torch.cat([even, torch.logspace(math.log10(until / 100), math.log10(until), GRID, dtype=torch.float64)])
+    grid = (grid.round() if discrete else grid).unique()
+    known = reached(grid)
+    found = torch.full((num_classes,), math.inf, dtype=torch.float64)
+    for index in known.any(0).nonzero().flatten().tolist():
+        first = int(known[:, index].double().argmax())
+        low, high = grid[max(first - 1, 0)].item(), grid[first].item()
+        while high > low and (high - low > 1 if discrete else high - low > 4e-16 * high):
+            inner = torch.linspace(low, high, FINE_GRID, dtype=torch.float64)
+            inner = (inner.round() if discrete else inner).unique()
+            where = int(reached(inner)[:, index].double().argmax())
+            narrower = inner[max(where - 1, 0)].item(), inner[where].item()
+            if narrower == (low, high):
+                break
+            low, high = narrower
+        found[index] = high
+    return found

@@ -1,0 +1,335 @@
+r"""The certificate against real losses by autograd: never violated, and close while logits are small
+[eq: certificate]."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unhinge.theory import EarlyCrossEntropy, Linearized, constant, cosine, summarize, warmup
+from unhinge.theory.early.loss import binary_cross_entropy, cross_entropy, focal, squared_error
+from unhinge.theory.early.norms import spectral_norm
+from young_oracles import Young, make_young, relative_error, run_flow, run_sgd, value
+
+INTEGRATION = 1e-10  # what the oracle of the flow itself may be off
+
+
+def check_steps(
+    case: Young, schedules: tuple[Any, Any], steps: list[int], **options: Any
+) -> list[tuple[float, float, float]]:
+    """(true error, bound, largest logit) after each number of steps; fails where the bound is below the error."""
+    path = case.problem().descent(case.features, case.weight, case.bias, lr=schedules, **options)
+    rates = tuple(lambda k, s=s: s(float(k)).item() for s in schedules)
+    found = []
+    for step, real in zip(steps, run_sgd(case, rates, steps, **options), strict=True):  # type: ignore[arg-type]
+        error, bound = relative_error(path.at(step), real), path.error_bound(step).item()
+        assert error <= bound, f"after {step} steps the error {error:.3e} is above its bound {bound:.3e}"
+        found.append((error, bound, largest_logit(case, real)))
+    return found
+
+
+def check_times(
+    case: Young, schedules: tuple[Any, Any], times: list[float], frozen: bool = False
+) -> list[tuple[float, float, float]]:
+    problem = case.problem()
+    solve = problem.anchored if frozen else problem.flow
+    path = solve(case.features, case.weight, case.bias, lr=schedules)
+    rates = tuple(lambda t, s=s: s(t).item() for s in schedules)
+    found = []
+    for time, real in zip(times, run_flow(case, rates, times, frozen), strict=True):  # type: ignore[arg-type]
+        error, bound = relative_error(path.at(time), real, weight_moves=not frozen), path.error_bound(time).item()
+        assert error <= bound + INTEGRATION, f"at {time} the error {error:.3e} is above its bound {bound:.3e}"
+        found.append((error, bound, largest_logit(case, real)))
+    return found
+
+
+def largest_logit(case: Young, real: tuple[Any, Any, Any]) -> float:
+    logits = real[0] @ real[1].mT
+    return ((logits if real[2] is None else logits + real[2]).abs().max() / case.temperature).item()
+
+
+def test_the_table_of_the_theory() -> None:
+    """C = 10, five examples each, p = 32, start 1e-2 normal, rate 0.05: within 1.5 of the truth below logits of 0.1,
+    alive at logits of 0.6, and all labels learned inside the horizon  [eq: certificate]."""
+    case = make_young([5] * 10, dim=32, scale=0.01)
+    rows = check_steps(case, (constant(0.05),) * 2, [1, 5, 250, 500, 1000, 1250, 1450])
+    for error, bound, logit in rows:
+        if logit < 0.1:
+            assert bound <= 1.5 * error
+    assert rows[-1][2] > 0.5
+    assert rows[-1][1] < 0.5
+    path = case.problem().descent(case.features, case.weight, lr=0.05)
+    horizon = int(path.horizon(0.1))
+    assert path.error_bound(horizon) <= 0.1 < path.error_bound(horizon + 1)
+    assert path.accuracy(horizon) == 1
+    assert path.learned(1.0).max() < horizon
+
+
+TAIL = [50, 30, 20, 10, 5, 3, 2, 1]
+FREQUENCIES = (torch.tensor(TAIL, dtype=torch.float64) / sum(TAIL)).log()
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "logit adjusted": {"logit_adjustment": FREQUENCIES},
+    "weighted": {"class_weight": torch.tensor(TAIL, dtype=torch.float64) ** -0.5},
+    "smoothed": {"label_smoothing": 0.1},
+    "smoothed and weighted": {"label_smoothing": 0.1, "class_weight": torch.tensor(TAIL, dtype=torch.float64) ** -0.5},
+    "temperature": {"temperature": 5.0},
+    "decays": {"feature_decay": 0.01, "weight_decay": 0.003},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_long_tail_is_bounded_closely(name: str) -> None:
+    case = make_young(TAIL, dim=16, scale=0.01, **SETTINGS[name])
+    rows = check_steps(case, (constant(0.05 * case.temperature),) * 2, [10, 100, 400, 800])
+    for error, bound, logit in rows:
+        if logit < 0.1:
+            assert bound <= 10 * error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"momentum": 0.9},
+        {"momentum": 0.9, "dampening": 0.5},
+        {"momentum": 0.9, "nesterov": True},
+        {"momentum": 0.5, "decoupled": True},
+        {"decoupled": True},
+    ],
+)
+@pytest.mark.parametrize("decays", [(0.0, 0.0), (0.01, 0.03)])
+def test_momentum_is_bounded_closely(options: dict[str, Any], decays: tuple[float, float]) -> None:
+    case = make_young([5] * 6, dim=16, scale=0.01, feature_decay=decays[0], weight_decay=decays[1])
+    for error, bound, logit in check_steps(case, (constant(0.01),) * 2, [1, 2, 30, 200, 600], **options):
+        if logit < 0.1:
+            assert bound <= 10 * error
+
+
+@pytest.mark.parametrize(
+    "schedules",
+    [
+        (constant(0.1), constant(0.1)),
+        (constant(0.3), constant(0.05)),
+        (cosine(0.2, 40.0), cosine(0.2, 40.0)),
+        (constant(0.1), cosine(0.1, 50.0)),
+        (warmup(0.1, 10.0), constant(0.1)),
+    ],
+)
+def test_schedules(schedules: tuple[Any, Any]) -> None:
+    case = make_young([4, 3, 2, 1], scale=0.05)
+    check_times(case, schedules, [0.5, 5.0, 30.0, 80.0])
+    check_steps(case, schedules, [1, 5, 30, 80])
+
+
+def test_fixed_prototypes_are_bounded_for_ever() -> None:
+    """The loss is convex in the features: differences never grow by themselves."""
+    case = make_young([4, 3, 2, 1], scale=0.5, dim=4)
+    rows = check_times(case, (constant(0.5),) * 2, [0.1, 1.0, 10.0, 100.0], frozen=True)
+    assert all(math.isfinite(bound) for _, bound, _ in rows)
+    biased = make_young([4, 3, 2, 1], scale=0.3, dim=4, bias=True, feature_decay=0.05, weight_decay=0.01)
+    check_times(biased, (constant(0.5), constant(0.2)), [0.1, 1.0, 10.0], frozen=True)
+
+
+@st.composite
+def young_cases(draw: st.DrawFn) -> Young:
+    classes = draw(st.integers(2, 5))
+    counts = draw(st.lists(st.integers(1, 6), min_size=classes, max_size=classes))
+    options: dict[str, Any] = {"loss": draw(st.sampled_from(["cross_entropy"] * 3 + ["focal", "squared_error"]))}
+    if options["loss"] == "cross_entropy":
+        options["label_smoothing"] = draw(st.sampled_from([0.0, 0.1, 0.4]))
+        options["temperature"] = draw(st.sampled_from([1.0, 0.5, 4.0]))
+        if draw(st.booleans()):
+            options["logit_adjustment"] = torch.tensor(
+                draw(st.lists(st.floats(-2, 2), min_size=classes, max_size=classes)), dtype=torch.float64
+            )
+    if draw(st.booleans()):
+        options["class_weight"] = torch.tensor(
+            draw(st.lists(st.floats(0.1, 3), min_size=classes, max_size=classes)), dtype=torch.float64
+        )
+    decays = draw(st.sampled_from([(0.0, 0.0), (0.01, 0.05), (0.2, 0.2)]))
+    return make_young(
+        counts,
+        dim=draw(st.integers(1, 8)),
+        scale=10 ** draw(st.floats(-2.5, 0)),
+        seed=draw(st.integers(0, 10**6)),
+        bias=draw(st.booleans()),
+        soft=options["loss"] == "cross_entropy" and draw(st.booleans()),
+        feature_decay=decays[0],
+        weight_decay=decays[1],
+        **options,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    young_cases(),
+    st.floats(-2, 0.3),
+    st.floats(-1, 1),
+    st.sampled_from([{}, {"momentum": 0.9}, {"momentum": 0.8, "nesterov": True}]),
+)
+def test_the_bound_of_descent_is_never_violated(
+    case: Young, power: float, ratio: float, options: dict[str, Any]
+) -> None:
+    rate = 10**power * case.temperature
+    check_steps(case, (constant(rate), constant(rate * 10**ratio)), [1, 2, 9, 40, 90], **options)
+
+
+@settings(max_examples=15, deadline=None)
+@given(young_cases(), st.floats(-2, 0.3), st.booleans())
+def test_the_bound_of_the_flow_is_never_violated(case: Young, power: float, frozen: bool) -> None:
+    rate = 10**power * case.temperature
+    check_times(case, (constant(rate),) * 2, [0.3, 4.0, 30.0], frozen)
+
+
+@pytest.mark.parametrize("size", [3, 80])
+def test_the_spectral_norm_is_never_below(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    batch = torch.randn(4, size, size + 7, generator=generator, dtype=torch.float64)
+    exact = torch.linalg.matrix_norm(batch, 2)
+    found = spectral_norm(batch)
+    assert bool((found >= exact * (1 - 1e-12)).all())
+    assert bool((found <= exact * size ** (1 / 16) * 1.01).all())
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "adjusted", "cool", "focal", "binary", "squared"])
+def test_derivatives_stay_below_their_bounds(name: str) -> None:
+    """Second and third derivatives by autograd at random logits inside the ball."""
+    classes = 4
+    offsets = torch.tensor([0.5, -1.0, 0.2, 1.5], dtype=torch.float64)
+    cases = {
+        "cross_entropy": (cross_entropy(classes), {}),
+        "adjusted": (cross_entropy(classes, offsets), {"logit_adjustment": offsets}),
+        "cool": (cross_entropy(classes, None, 0.7), {"temperature": 0.7}),
+        "focal": (focal(classes, 2.0), {"loss": "focal"}),
+        "binary": (binary_cross_entropy(classes), {"loss": "binary_cross_entropy"}),
+        "squared": (squared_error(classes), {"loss": "squared_error"}),
+    }
+    shape, options = cases[name]
+    case = Young(torch.tensor([1]), classes, torch.zeros(1, 1), torch.zeros(classes, 1), **options)
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        return value(case, torch.ones(1, 1, dtype=torch.float64), z[:, None], None)
+
+    def gradient(z: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.functional.jacobian(loss, z, create_graph=True)
+
+    zero = torch.zeros(classes, dtype=torch.float64)
+    assert abs(loss(zero).item() - shape.values[1].item()) < 1e-12
+    aim = torch.eye(classes, dtype=torch.float64)[1]
+    linear = shape.prior - aim if shape.prior is not None else shape.gamma - (1 + shape.gamma) * aim
+    torch.testing.assert_close(gradient(zero), shape.scale * linear)
+    if shape.common:
+        hessian = torch.diag(shape.diagonal) - shape.vector[:, None] * shape.vector
+        torch.testing.assert_close(torch.autograd.functional.hessian(loss, zero), hessian)
+    generator = torch.Generator().manual_seed(0)
+    for radius in (0.01, 0.3, 2.0, 8.0):
+        for _ in range(10):
+            z = torch.randn(classes, generator=generator, dtype=torch.float64)
+            z = radius * z / z.norm()
+            hessian = torch.autograd.functional.hessian(loss, z)
+            assert torch.linalg.matrix_norm(hessian, 2) <= shape.curvature(radius) * (1 + 1e-9)
+            u = torch.randn(classes, generator=generator, dtype=torch.float64)
+            u = u / u.norm()
+            step = 1e-4
+            third = gradient(z + step * u) - 2 * gradient(z) + gradient(z - step * u)
+            assert (third / step**2).norm() <= shape.bend(radius) * (1 + 1e-3) + 1e-6
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_cross_entropy_to_first_order() -> None:
+    for name, options in SETTINGS.items():
+        errors = []
+        for scale in (1e-3, 1e-4):
+            case = make_young(TAIL, dim=5, scale=scale, bias=True, **options)
+            path = case.problem().flow(case.features, case.weight, case.bias)
+            real = value(case, case.features, case.weight, case.bias)
+            errors.append(abs(path.loss(0.0).item() - real.item()))
+        assert errors[1] <= 1e-3 * errors[0] + 1e-14, name  # logits a hundredfold smaller: 1e-4
+
+
+def test_learned_is_the_first_step_at_which_the_share_is_right() -> None:
+    case = make_young([6, 4, 3, 2], dim=8, scale=0.05)
+    path = case.problem().descent(case.features, case.weight, lr=0.2)
+    for fraction in (0.5, 1.0):
+        times = path.learned(fraction).tolist()
+        right = path.correct(torch.arange(0, 400))
+        for c, time in enumerate(times):
+            share = right[:, case.target == c].double().mean(1)
+            first = (share >= fraction).nonzero().flatten()
+            expected = float(first[0]) if len(first) else math.inf
+            assert time == expected
+    with pytest.raises(ValueError, match="fraction"):
+        path.learned(0.0)
+
+
+def test_a_streamed_start_is_bounded_too() -> None:
+    case = make_young([5, 4, 3], dim=6, scale=0.02)
+    summary = summarize([(case.features, case.target)], 3)
+    whole = case.problem().descent(case.features, case.weight, lr=0.1)
+    streamed = case.problem().descent(summary, case.weight, lr=0.1)
+    steps = torch.tensor([1, 20, 100])
+    assert bool((streamed.error_bound(steps) >= whole.error_bound(steps)).all())
+    assert bool(torch.isfinite(streamed.error_bound(steps)).all())
+
+
+def test_float32_is_rounded_upwards() -> None:
+    case = make_young([3, 3, 3], dim=4, scale=0.03)
+    double = case.problem().descent(case.features, case.weight, lr=0.1)
+    single = case.problem().descent(case.features.float(), case.weight.float(), lr=0.1)
+    bound = single.error_bound([0, 10, 100])
+    assert bound.dtype == torch.float32
+    assert bound[0] == 0
+    assert bool((bound[1:].double() >= double.error_bound([10, 100])).all())
+
+
+def test_a_kernel_path_proves_nothing_and_says_so() -> None:
+    case = make_young([3, 3, 3], dim=4)
+    path = case.problem().kernel_flow(case.features, case.weight, torch.eye(9, dtype=torch.float64))
+    assert path.error_bound(0.0) == 0
+    assert torch.isinf(path.error_bound(1.0))
+    assert path.horizon() == 0
+
+
+def test_a_schedule_that_ends_has_no_horizon() -> None:
+    case = make_young([3, 3, 3], dim=4)
+    path = case.problem().flow(case.features, case.weight, lr=cosine(0.1, 10.0))
+    assert torch.isinf(path.horizon(0.1))
+    assert path.error_bound(1e6) == path.error_bound(10.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"label_smoothing": 1.0}, "label_smoothing"),
+        ({"logit_adjustment": [0.0, 1.0]}, "logit_adjustment"),
+        ({"logit_adjustment": [0.0, math.inf, 0.0]}, "logit_adjustment"),
+        ({"logit_adjustment": "frequencies"}, "logit_adjustment"),
+        ({"class_weight": [0.0, 0.0, 0.0]}, "class_weight"),
+        ({"class_weight": [1.0, 1.0]}, "class_weight"),
+        ({"num_classes": 2}, "target|label"),
+        ({"feature_decay": -1.0}, "feature_decay"),
+    ],
+)
+def test_wrong_input_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        EarlyCrossEntropy([0, 1, 2, 2], **options)
+
+
+def test_other_wrong_input_is_refused() -> None:
+    with pytest.raises(ValueError, match="loss must be one of"):
+        Linearized([0, 1], loss="hinge")
+    with pytest.raises(ValueError, match="focus"):
+        Linearized([0, 1], loss="focal", focus=0.5)
+    case = make_young([2, 2])
+    path = case.problem().flow(case.features, case.weight)
+    with pytest.raises(ValueError, match="tolerance"):
+        path.horizon(0.0)
