@@ -52,8 +52,8 @@ def forecast(measured: Measured, setting: Setting, lr: float, fixed: bool) -> Fo
         >>> from unhinge.prediction import measure_arrays
         >>> frame = torch.eye(3, dtype=torch.float64)
         >>> measured = measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, weight=frame)
-        >>> found = forecast(measured, Setting(None, 0.0, 0.0, 0.1), lr=0.1, fixed=False)
-        >>> found.numbers["critical_decay"], found.numbers["limit_accuracy"]
+        >>> outlook = forecast(measured, Setting(None, 0.0, 0.0, 0.1), lr=0.1, fixed=False)
+        >>> outlook.numbers["critical_decay"], outlook.numbers["limit_accuracy"]
         (0.25, 1.0)
     """
     size, classes = measured.size, measured.num_classes
@@ -68,7 +68,7 @@ def forecast(measured: Measured, setting: Setting, lr: float, fixed: bool) -> Fo
             "time_to_collapse": anchored.time_to(setting.distance).item(),
         }
         return Forecast(numbers, anchored, size, classes)
-    found = predict(
+    prediction = predict(
         measured,
         gamma=setting.gamma,
         lr=lr,
@@ -77,14 +77,14 @@ def forecast(measured: Measured, setting: Setting, lr: float, fixed: bool) -> Fo
         distance=setting.distance,
     )
     numbers |= {
-        "growth": found.growth,
-        "rate": found.rate,
-        "time_to_collapse": found.times[setting.distance],
-        "critical_decay": found.critical_decay,
-        "best_gamma": found.best_gamma,
-        "limit_accuracy": found.limit_accuracy,
-        "limit_rank": float(found.limit_rank),
+        "growth": prediction.growth,
+        "rate": prediction.rate,
+        "time_to_collapse": prediction.times[setting.distance],
+        "critical_decay": prediction.critical_decay,
+        "best_gamma": prediction.best_gamma,
+        "limit_accuracy": prediction.limit_accuracy,
+        "limit_rank": float(prediction.limit_rank),
     }
-    numbers |= {f"limit_{key}": value for key, value in found.collapse_limit.items()}
-    numbers |= {f"limit_accuracy_{one.name}": one.limit_accuracy for one in found.weightings[1:]}
-    return Forecast(numbers, found.path, size, classes)
+    numbers |= {f"limit_{key}": value for key, value in prediction.collapse_limit.items()}
+    numbers |= {f"limit_accuracy_{weighting.name}": weighting.limit_accuracy for weighting in prediction.weightings[1:]}
+    return Forecast(numbers, prediction.path, size, classes)

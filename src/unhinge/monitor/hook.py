@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from unhinge.metrics import CollapseSummary
+from unhinge.metrics.checks import Labels
 from unhinge.monitor.forecast import Forecast, Setting, forecast
 from unhinge.nn.probe import find_head, head_parameters
 from unhinge.prediction import Measured
@@ -117,7 +118,7 @@ class Monitor:
     ) -> None:
         self.detach()
 
-    def update(self, labels: Any) -> None:
+    def update(self, labels: Labels) -> None:
         """The labels of the last forward pass, or of the last few together (gradient accumulation), in their order.
 
         A forward pass in a mode that does not count (see `when`) is passed over, with its labels.
@@ -229,27 +230,27 @@ class Monitor:
             )
         self._take(integers[-1])
 
-    def _take(self, labels: Any) -> bool:
+    def _take(self, labels: Labels) -> bool:
         """Count the last forward passes that have as many rows as there are labels; False if there are none at all."""
         if not self._heard:
             return False
-        kinds = torch.as_tensor(labels).detach().reshape(-1)
+        flat = torch.as_tensor(labels).detach().reshape(-1)
         rows, passes = 0, 0
-        while rows < len(kinds) and passes < len(self._heard):
+        while rows < len(flat) and passes < len(self._heard):
             passes += 1
             rows += len(self._heard[-passes])
-        if rows != len(kinds) or not passes:
+        if rows != len(flat) or not passes:
             shapes = ", ".join(str(tuple(features.shape)) for features in list(self._heard)[-4:])
             self._heard.clear()
             raise ValueError(
-                f"there are {len(kinds)} labels, but since the last update() features of shape {shapes} have entered "
+                f"there are {len(flat)} labels, but since the last update() features of shape {shapes} have entered "
                 "the head. Call update(labels) after each forward pass, with one label per row; soft labels as "
                 "target.argmax(1)."
             )
         features = torch.cat(list(self._heard)[-passes:]) if passes > 1 else self._heard[-1]
         self._heard.clear()
         with torch.no_grad():
-            self._count(features, kinds.to(features.device))
+            self._count(features, flat.to(features.device))
         return True
 
     def _count(self, features: Tensor, labels: Tensor) -> None:

@@ -84,9 +84,9 @@ class MonitorCallback(BorrowedBases):
 
     def _log(self, trainer: Any, pl_module: Any) -> None:
         if self.monitor is not None:
-            found = self.monitor.compute(step=trainer.global_step)
+            numbers = self.monitor.compute(step=trainer.global_step)
             # Equal in all processes: to average them changes nothing, and Lightning asks for it.
-            pl_module.log_dict({self.prefix + key: value for key, value in found.items()}, sync_dist=True)
+            pl_module.log_dict({self.prefix + key: value for key, value in numbers.items()}, sync_dist=True)
 
 
 class _Rate:

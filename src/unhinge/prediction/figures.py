@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,12 +13,16 @@ from unhinge.prediction.representatives import ending
 from unhinge.results.look import BLUE, COLORS, DASHES, GREEN, INK, MARKERS, head_line, new_figure, styled
 from unhinge.results.look import ORANGE as RED
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 __all__ = ["draw"]
 
 POINTS = 241
 
 
-def draw(found: Prediction, title: str) -> Any:
+def draw(found: Prediction, title: str) -> Figure:
     """The figure of a prediction."""
     with styled():
         figure = new_figure(10, 6.2)
@@ -45,7 +49,7 @@ def _times(found: Prediction) -> torch.Tensor:
     return torch.linspace(0, end, POINTS, dtype=torch.float64)
 
 
-def _distance(axis: Any, found: Prediction, time: torch.Tensor) -> None:
+def _distance(axis: Axes, found: Prediction, time: torch.Tensor) -> None:
     values = found.path.distance(time).double().numpy()
     axis.plot(time, np.maximum(values, 1e-16), color=BLUE, label="exact")
     if math.isfinite(found.rate):
@@ -59,7 +63,7 @@ def _distance(axis: Any, found: Prediction, time: torch.Tensor) -> None:
     axis.legend()
 
 
-def _norms(axis: Any, found: Prediction, time: torch.Tensor) -> None:
+def _norms(axis: Axes, found: Prediction, time: torch.Tensor) -> None:
     # relative to the start, in the logarithm that never overflows
     logs = found.path.log_norm(time).double().numpy()
     axis.plot(time, (logs - logs[0]) / math.log(10), color=BLUE, label="exact")
@@ -69,7 +73,7 @@ def _norms(axis: Any, found: Prediction, time: torch.Tensor) -> None:
     axis.legend()
 
 
-def _collapse(axis: Any, found: Prediction, time: torch.Tensor) -> None:
+def _collapse(axis: Axes, found: Prediction, time: torch.Tensor) -> None:
     few = time[::8]
     measures = found.path.collapse(few)
     names = {"nc1_ratio": "NC1 (ratio)", "nc2_angle_features": "NC2, angles of means", "nc3": "NC3, self-duality"}
@@ -81,7 +85,7 @@ def _collapse(axis: Any, found: Prediction, time: torch.Tensor) -> None:
     axis.legend()
 
 
-def _spectrum(axis: Any, found: Prediction) -> None:
+def _spectrum(axis: Axes, found: Prediction) -> None:
     values = np.repeat([mode.singular_value for mode in found.spectrum], [mode.multiplicity for mode in found.spectrum])
     axis.plot(np.arange(1, len(values) + 1), values, "o", color=BLUE, mfc="white", ms=4.5)
     setting = found.setting
@@ -93,7 +97,7 @@ def _spectrum(axis: Any, found: Prediction) -> None:
     axis.set_ylim(bottom=-0.03 * found.critical_decay)
 
 
-def _gamma(axis: Any, found: Prediction) -> None:
+def _gamma(axis: Axes, found: Prediction) -> None:
     setting, classes = found.setting, found.setting.num_classes
     # beyond 2/(C-2) the speed is that of another, useless limit
     edge = 2 / (classes - 2) if classes > 2 else 3.0
@@ -117,7 +121,7 @@ def _unit(found: Prediction) -> float:
     return float(1 / np.sqrt(counts).sum())
 
 
-def _classes(axis: Any, found: Prediction) -> None:
+def _classes(axis: Axes, found: Prediction) -> None:
     order = np.argsort(-np.asarray(found.setting.counts), kind="stable")
     place = np.arange(1, len(order) + 1)
     axis.plot(place, np.asarray(found.limit.sizes)[order], "o", color=RED, mfc="white", ms=4.5, label="as it is")

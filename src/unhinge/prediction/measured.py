@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unhinge.metrics.collapse import CollapseSummary
@@ -17,7 +18,7 @@ from unhinge.theory.validation import check_counts
 __all__ = ["Measured", "measure", "measure_arrays", "measure_file"]
 
 BATCH = 8192  # examples of a file looked at together
-WIDEST_COVARIANCE = 4096  # beyond it nc1, which needs p x p, is left out
+WIDEST_COVARIANCE = 4096  # beyond it nc1 is left out: it needs p x p numbers, 128 MB here
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 
@@ -83,8 +84,8 @@ def measure(
 
     Example:
         >>> x, y = torch.randn(12, 3), torch.arange(12) % 4
-        >>> found = measure(lambda: zip(x.split(5), y.split(5)), num_classes=4)
-        >>> found.size, found.counts.tolist(), found.accuracy
+        >>> measured = measure(lambda: zip(x.split(5), y.split(5)), num_classes=4)
+        >>> measured.size, measured.counts.tolist(), measured.accuracy
         (12, [3, 3, 3, 3], None)
     """
     head = None if weight is None else weight.detach().to("cpu", torch.float64)
@@ -123,8 +124,25 @@ def measure_file(file: FeatureFile) -> Measured:
     return measure(batches, file.num_classes, file.weight, file.bias)
 
 
-def measure_arrays(features: Any, labels: Any, weight: Any = None, bias: Any = None) -> Measured:
-    """The same of arrays or tensors in memory."""
+def measure_arrays(
+    features: Tensor | NDArray[Any],
+    labels: Tensor | NDArray[Any],
+    weight: Tensor | NDArray[Any] | None = None,
+    bias: Tensor | NDArray[Any] | None = None,
+) -> Measured:
+    r"""What features, labels and maybe a head in memory have to say.
+
+    Arguments:
+        features: :math:`H`, shape :math:`(n, p)`.
+        labels: :math:`y`, shape :math:`(n,)`; every class from 0 to the largest has an example.
+        weight: Prototypes, shape :math:`(C, p)`.
+        bias: Biases, shape :math:`(C,)`.
+
+    Example:
+        >>> measured = measure_arrays(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+        >>> measured.size, measured.num_classes, measured.weight
+        (4, 2, None)
+    """
     return measure_file(checked({"features": features, "labels": labels, "weight": weight, "bias": bias}))
 
 

@@ -9,7 +9,7 @@ from operator import add
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -103,7 +103,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit to all examples.
 
         Arguments:
@@ -112,12 +112,18 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight: Weights, shape (n,); a weight of 2 is exactly an example that occurs twice.
         """
         self._check_parameters()
-        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), reset=True)
-        check_classification_targets(y)
-        self.classes_ = np.unique(y)
-        return self._start(X, y, sample_weight, fewest=2)
+        rows, labels = validate_data(self, X, y, dtype=(np.float64, np.float32), reset=True)
+        check_classification_targets(labels)
+        self.classes_ = np.unique(labels)
+        return self._start(rows, labels, sample_weight, fewest=2)
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Add examples. The classifier is the one that a single `fit` to all of them would give.
 
         The scale of :meth:`predict_proba` is not the same: the first call cross-validates as `fit` does, later ones
@@ -132,40 +138,37 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         first = not hasattr(self, "classes_")
         if first:
             self._check_parameters()
-        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), reset=first)
-        check_classification_targets(y)
+        rows, labels = validate_data(self, X, y, dtype=(np.float64, np.float32), reset=first)
+        check_classification_targets(labels)
         if first:
-            self.classes_ = np.unique(y) if classes is None else np.unique(classes)
+            self.classes_ = np.unique(labels) if classes is None else np.unique(classes)
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes={np.unique(classes)} is not what the first call had: {self.classes_}.")
-        unknown = np.setdiff1d(y, self.classes_)
+        unknown = np.setdiff1d(labels, self.classes_)
         if len(unknown):
             raise ValueError(
                 f"y has labels that are not in classes: {unknown[:5]}. Give all of them in the first call."
             )
         if first:
-            return self._start(X, y, sample_weight, fewest=1)
-        kinds, weight = (
-            self._kinds(y),
-            _weights(sample_weight, X),
-        )
+            return self._start(rows, labels, sample_weight, fewest=1)
+        places, weight = self._places(labels), _weights(sample_weight, rows)
         if self.calibrate:
-            some = enough_of(digest_of(X), weight)
-            self._calibrate(self._scores(X[some]), kinds[some], weight[some])
+            some = enough_of(digest_of(rows), weight)
+            self._calibrate(self._scores(rows[some]), places[some], weight[some])
         if self._linear:
             second = self.logit_penalty > 0
-            self._sums = self._sums + Sums.of(X, kinds, weight, len(self.classes_), self._origin, second)
+            self._sums = self._sums + Sums.of(rows, places, weight, len(self.classes_), self._origin, second)
         else:
-            self._rows = np.concatenate([self._rows, np.asarray(X, dtype=np.float64)])
-            self._labels = np.concatenate([self._labels, kinds])
+            self._rows = np.concatenate([self._rows, np.asarray(rows, dtype=np.float64)])
+            self._labels = np.concatenate([self._labels, places])
             self._weight = np.concatenate([self._weight, weight])
         self._solve()
         return self
 
-    def _start(self, X: Array, y: Array, sample_weight: Any, fewest: int) -> Self:
+    def _start(self, X: Array, y: Array, sample_weight: ArrayLike | None, fewest: int) -> Self:
         weight = _weights(sample_weight, X)
-        kinds = self._kinds(y)
-        present = int((np.bincount(kinds, weight, len(self.classes_)) > 0).sum())
+        places = self._places(y)
+        present = int((np.bincount(places, weight, len(self.classes_)) > 0).sum())
         if len(self.classes_) < 2 or present < fewest:
             raise ValueError(
                 f"at least 2 classes are needed, with examples of positive weight in {fewest} of them; got "
@@ -175,29 +178,29 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             # a weighted mean: copies and weights move it alike
             self._origin = np.average(np.asarray(X, dtype=np.float64), axis=0, weights=weight)
         else:
-            self._rows, self._labels, self._weight = np.asarray(X, dtype=np.float64), kinds, weight
-        held_out = self._fit_linear(X, kinds, weight) if self._linear else self._fit_kernel()
+            self._rows, self._labels, self._weight = np.asarray(X, dtype=np.float64), places, weight
+        held_out = self._fit_linear(X, places, weight) if self._linear else self._fit_kernel()
         self._losses, self.beta_ = Losses.empty(), 1.0
         if held_out is not None:
             scores, known = held_out
-            self._calibrate(scores[known], kinds[known], weight[known])
+            self._calibrate(scores[known], places[known], weight[known])
         return self
 
-    def _calibrate(self, scores: Array, kinds: Array, weight: Array) -> None:
+    def _calibrate(self, scores: Array, places: Array, weight: Array) -> None:
         """Learn the scale of probabilities from scores that were made without these examples."""
-        self._losses = self._losses.add(scores, kinds, weight)
+        self._losses = self._losses.add(scores, places, weight)
         self.beta_ = self._losses.beta
 
-    def _fit_linear(self, X: Array, kinds: Array, weight: Array) -> tuple[Array, Array] | None:
+    def _fit_linear(self, X: Array, places: Array, weight: Array) -> tuple[Array, Array] | None:
         """Sums and solution; held-out scores, by taking the sums of each fold away from those of all."""
         classes, second = len(self.classes_), self.logit_penalty > 0
         if not self.calibrate:
-            self._sums = Sums.of(X, kinds, weight, classes, self._origin, second)
+            self._sums = Sums.of(X, places, weight, classes, self._origin, second)
             self._solve()
             return None
         digest = digest_of(X)
         fold, chosen = fold_of(digest), enough_of(digest, weight)
-        parts = Sums.by_fold(X, kinds, weight, classes, self._origin, second, fold, FOLDS)
+        parts = Sums.by_fold(X, places, weight, classes, self._origin, second, fold, FOLDS)
         self._sums = total = reduce(add, parts)
         self._solve()
         scores, known = np.zeros((len(X), classes)), np.zeros(len(X), dtype=bool)
@@ -214,16 +217,16 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not self.calibrate:
             self._solve()
             return None
-        x, kinds, weight, classes = self._rows, self._labels, self._weight, len(self.classes_)
+        x, places, weight, classes = self._rows, self._labels, self._weight, len(self.classes_)
         digest = digest_of(x)
         fold, chosen = fold_of(digest), enough_of(digest, weight)
         columns, usable, biases = [], [], []
         for number in range(FOLDS):
             rest = np.where(fold == number, 0.0, weight)
-            mass = np.bincount(kinds, rest, classes)
+            mass = np.bincount(places, rest, classes)
             usable.append(bool((mass > 0).sum() >= 2))
             if usable[-1]:
-                d, omega, bias = expansion(kinds, rest, self._emphasis(mass), self._gamma, self.alpha)
+                d, omega, bias = expansion(places, rest, self._emphasis(mass), self._gamma, self.alpha)
                 columns.append(np.column_stack([d, omega]))
                 biases.append(bias)
             else:
@@ -243,8 +246,8 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _expand(self) -> Array:
         """The coefficients of all examples; returns their shares as a column."""
         mass = np.bincount(self._labels, self._weight, len(self.classes_))
-        found = expansion(self._labels, self._weight, self._emphasis(mass), self._gamma, self.alpha)
-        self._dual, omega, self._biases = found
+        emphasis = self._emphasis(mass)
+        self._dual, omega, self._biases = expansion(self._labels, self._weight, emphasis, self._gamma, self.alpha)
         return omega[:, None]
 
     def _solve(self) -> None:
@@ -262,18 +265,18 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: ArrayLike) -> Array:
         """Scores z, shape (n, C); of two classes their difference, shape (n,), positive for the second."""
         scores = self._scores(self._checked(X))
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: ArrayLike) -> Array:
         """The class of the largest score; the first of equal ones."""
         best = self._scores(self._checked(X)).argmax(1)
-        found: Array = self.classes_[best]
-        return found
+        labels: Array = self.classes_[best]
+        return labels
 
-    def predict_proba(self, X: Any) -> Array:
+    def predict_proba(self, X: ArrayLike) -> Array:
         r"""Probabilities :math:`\mathrm{softmax}(\beta z)`, shape (n, C).
 
         The loss itself is not a proper scoring rule, so its scores say which class, not how sure. One number,
@@ -281,8 +284,8 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         calibrated on average for data like the training data, noisy labels included, not class by class.
         """
         scores = self._scores(self._checked(X))
-        found: Array = softmax(self.beta_ * scores, axis=1)
-        return found
+        probabilities: Array = softmax(self.beta_ * scores, axis=1)
+        return probabilities
 
     @property
     def coef_(self) -> Array:
@@ -301,15 +304,15 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         offsets = self._offsets - self._prototypes @ self._center
         return offsets[1:] - offsets[:1] if len(self.classes_) == 2 else offsets
 
-    def _checked(self, X: Any) -> Array:
+    def _checked(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
-        found: Array = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
-        return found
+        rows: Array = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
+        return rows
 
     def _scores(self, X: Array) -> Array:
         if self._linear:
-            found: Array = (X - self._center) @ self._prototypes.T + self._offsets
-            return found
+            scores: Array = (X - self._center) @ self._prototypes.T + self._offsets
+            return scores
         return kernel_products(self._kernel_values, X, self._rows, self._dual) + self._offsets
 
     # ---- parameters -------------------------------------------------------------------------------------------------
@@ -325,9 +328,9 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _kernel_values(self, a: Array, b: Array) -> Array:
         return kernel_function(self.kernel, self.kernel_params)(a, b)
 
-    def _kinds(self, y: Array) -> Array:
-        found: Array = np.searchsorted(self.classes_, y)
-        return found
+    def _places(self, y: Array) -> Array:
+        places: Array = np.searchsorted(self.classes_, y)
+        return places
 
     def _emphasis(self, mass: Array) -> Array:
         """Class weights, for classes of these total weights."""
@@ -359,8 +362,8 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
 
 
-def _weights(sample_weight: Any, X: Array) -> Array:
-    found: Array = _check_sample_weight(sample_weight, X, dtype=np.float64)
-    if (found < 0).any():
-        raise ValueError(f"sample_weight must not be negative, got {found.min():g}.")
-    return found
+def _weights(sample_weight: ArrayLike | None, X: Array) -> Array:
+    weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    if (weights < 0).any():
+        raise ValueError(f"sample_weight must not be negative, got {weights.min():g}.")
+    return weights
