@@ -22,7 +22,7 @@ from unhinge.cli import predict as command
 from unhinge.metrics import neural_collapse
 from unhinge.nn import ETFHead
 from unhinge.prediction import measure_arrays, predict, recommend
-from unhinge.prediction.analysis import rate_at
+from unhinge.prediction.analysis import generic_rate
 from unhinge.prediction.figures import draw
 from unhinge.prediction.representatives import ending
 
@@ -129,13 +129,30 @@ def test_the_spectrum_is_that_of_the_target_matrix():
 def test_no_gamma_nearby_is_faster_than_the_best(decays: tuple[float, float]):
     measured = measure_arrays(*tensors([6, 6, 6, 6]))
     found = predict(measured, feature_decay=decays[0], weight_decay=decays[1], lr=1.0)
-    size = 1 / (4 * math.sqrt(6))
-    assert found.best_rate == pytest.approx(rate_at(found.best_gamma, 4, size, *decays))
+    assert found.best_rate == pytest.approx(rate_by_hand(found.best_gamma, 4, 6, *decays))
     for factor in (0.9, 0.99, 1.01, 1.1):
         gamma = factor * found.best_gamma
-        assert rate_at(gamma, 4, size, *decays) > found.best_rate
+        assert generic_rate(measured, gamma, *decays, lr=1.0) > found.best_rate
         path = predict(measured, gamma=gamma, feature_decay=decays[0], weight_decay=decays[1], lr=1.0)
-        assert path.rate == pytest.approx(rate_at(gamma, 4, size, *decays), rel=1e-9)
+        expected = rate_by_hand(gamma, 4, 6, *decays)
+        assert path.rate == pytest.approx(expected, rel=1e-9)
+        assert generic_rate(measured, gamma, *decays, lr=1.0) == pytest.approx(expected, rel=1e-9)
+
+
+def rate_by_hand(gamma: float, classes: int, per_class: int, first: float, second: float) -> float:
+    """omega_+ of the common mode minus that of the leading ones, for balanced classes, as the theory writes them."""
+    unit = 1 / (classes * math.sqrt(per_class))
+
+    def growth(sigma: float) -> float:
+        return (-(first + second) + math.sqrt((first - second) ** 2 + 4 * sigma**2)) / 2
+
+    return growth(abs(1 + gamma - gamma * classes) * unit) - growth((1 + gamma) * unit)
+
+
+def test_of_two_classes_the_rate_has_a_limit_at_large_gamma():
+    measured = measure_arrays(*tensors([5, 5]))
+    expected = generic_rate(measured, 1e6, 0.3, 0.1, lr=1.0)
+    assert generic_rate(measured, math.inf, 0.3, 0.1, lr=1.0) == pytest.approx(expected, rel=1e-4)
 
 
 # ---- imbalance -----------------------------------------------------------------------------------------------------

@@ -243,18 +243,9 @@ def _outcome(growth: float, scale: float) -> str:
 
 
 def _modes(problem: LayerPeeled, lr: float) -> list[Mode]:
-    first, second = problem.feature_decay.item(), problem.weight_decay.item()
-    modes: list[Mode] = []
-    for value in problem.singular_values.tolist():
-        if modes and abs(modes[-1].singular_value - value) <= 1e-9 * modes[0].singular_value:
-            last = modes[-1]
-            modes[-1] = Mode(last.singular_value, last.multiplicity + 1, last.growth, last.grows)
-            continue
-        # omega_+ as a quotient of same-sign terms: the plain sum cancels near the critical decay
-        root = math.hypot(first - second, 2 * value)
-        growth = 2 * (value**2 - first * second) / (root + first + second) if root + first + second else 0.0
-        modes.append(Mode(value, 1, lr * growth, growth > 0))
-    return modes
+    modes = problem.modes(lr)
+    columns = (modes.sigma, modes.multiplicity, modes.growth, modes.grows)
+    return [Mode(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def _collapse_at(path: LinearPath, time: float) -> dict[str, float]:
@@ -296,24 +287,27 @@ def _weightings(
 
 def _best_gamma(measured: Measured, first: float, second: float, lr: float) -> tuple[float, float]:
     """The fastest gamma, with the weights that restore balance where it is missing, and the generic rate there."""
-    classes = measured.num_classes
     problem = LayerPeeled.from_summary(measured.classes, None, first, second, class_weight="sqrt")
     best = problem.best_gamma()
-    unit = problem.critical_decay.item() * (classes - 1) / classes  # at gamma = 1/(C-1)
-    return best, lr * rate_at(best, classes, unit, first, second)
+    return best, generic_rate(measured, best, first, second, lr)
 
 
-def rate_at(gamma: float, num_classes: int, unit: float, feature_decay: float, weight_decay: float) -> float:
-    r"""Generic exponent of the distance per unit of integrated rate, balanced classes  [eq: rate].
+def generic_rate(measured: Measured, gamma: float, feature_decay: float, weight_decay: float, lr: float) -> float:
+    r"""Exponent of the distance from the limit for almost every start, with balance restored by weights  [eq: rate].
+
+    It is the gap between the two groups of modes: the classes apart, and all of them together.
 
     Arguments:
+        measured: Only its counts matter.
         gamma: :math:`\gamma`; infinite for its limit, which only two classes have.
-        unit: The leading singular value per :math:`1 + \gamma`.
+        feature_decay, weight_decay: :math:`\lambda_1, \lambda_2`.
+        lr: The rate of both.
     """
-    mismatch = abs(feature_decay - weight_decay)
-    if math.isinf(gamma):  # C = 2: sigma_1 and |sigma_2| = gamma - 1 drift apart by 2 units, and the roots by 4 units
-        return -2 * unit
-    leading, common = (1 + gamma) * unit, abs(1 + gamma - gamma * num_classes) * unit
-    roots = math.hypot(mismatch, 2 * leading) + math.hypot(mismatch, 2 * common)
-    difference = 2 * (leading**2 - common**2) / roots
-    return -abs(difference)
+    if math.isinf(gamma):
+        # C = 2: as gamma grows, sigma_1 = (1 + gamma) u and sigma_2 = (gamma - 1) u stay 2 u apart, and decays drop out
+        # of the difference. At gamma = 1 the first is 2 u itself.
+        unit = LayerPeeled.from_summary(measured.classes, 1.0, class_weight="sqrt").critical_decay.item()
+        return -lr * unit
+    problem = LayerPeeled.from_summary(measured.classes, gamma, feature_decay, weight_decay, class_weight="sqrt")
+    growth = problem.modes(lr).growth.tolist()
+    return growth[1] - growth[0] if len(growth) > 1 else 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from unhinge.prediction.analysis import Prediction, rate_at
+from unhinge.prediction.analysis import Prediction, generic_rate
 from unhinge.prediction.representatives import ending
 from unhinge.results.look import BLUE, COLORS, DASHES, GREEN, INK, MARKERS, head_line, new_figure, styled
 from unhinge.results.look import ORANGE as RED
@@ -101,9 +101,9 @@ def _gamma(axis: Axes, found: Prediction) -> None:
     setting, classes = found.setting, found.setting.num_classes
     # beyond 2/(C-2) the speed is that of another, useless limit
     edge = 2 / (classes - 2) if classes > 2 else 3.0
-    grid = np.linspace(0, edge, 200)
-    unit = _unit(found)
-    rates = [-setting.lr * rate_at(g, classes, unit, setting.feature_decay, setting.weight_decay) for g in grid]
+    grid = np.linspace(0, edge, 100)
+    decays = setting.feature_decay, setting.weight_decay
+    rates = [-generic_rate(found.measured, gamma, *decays, setting.lr) for gamma in grid.tolist()]
     axis.plot(grid, rates, color=BLUE)
     if math.isfinite(found.best_gamma):
         axis.plot([found.best_gamma], [-found.best_rate], "s", color=GREEN, label=f"best {found.best_gamma:.4g}")
@@ -113,12 +113,6 @@ def _gamma(axis: Axes, found: Prediction) -> None:
     words = "speed over γ" if found.cure is None else "speed over γ, with the cure"
     axis.set(xlabel="γ", title=words)
     axis.legend()
-
-
-def _unit(found: Prediction) -> float:
-    """The leading singular value per 1 + gamma, with balance restored: 1/(C sqrt(N)) for N examples of each class."""
-    counts = np.asarray(found.setting.counts, dtype=float)
-    return float(1 / np.sqrt(counts).sum())
 
 
 def _classes(axis: Axes, found: Prediction) -> None:
