@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from typer.testing import CliRunner
 
 import unhinge
 from unhinge.cli import app
-from unhinge.paper.catalogue import list_studies
+from unhinge.paper.catalogue import choose, list_studies
 from unhinge.paper.claims import registry
 from unhinge.paper.figures import registry as experiments
 from unhinge.paper.figures.registry import list_experiments
 from unhinge.paper.figures.scale import Scale
+from unhinge.paper.numbers import FLOATS
 
 QUICK = "theorem-2-exponential"
 
@@ -47,7 +49,7 @@ def test_one_claim_is_explained():
 def test_a_group_ends_with_a_table():
     code, out, _ = run("verify", "projection-subspace")
     assert code == 0
-    assert "3 claims: 3 holds" in out
+    assert "3 claims: 3 hold" in out
 
 
 def test_json_is_one_list_of_records_on_stdout():
@@ -188,3 +190,87 @@ def test_a_wrong_argument_is_said_before_work_starts(arguments: list[str], said:
     assert code == 2
     assert said in err
     assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("name", ["Figure 15", "fig15", "Fig. 15", "figure-15", "pal-toy", "anchored-decay"])
+def test_a_printed_number_is_a_name(name: str):
+    figures, studies = choose([name])
+    assert [one.id for one in figures] == ["anchored-decay"]
+    assert not studies
+
+
+def test_printed_numbers_lead_to_studies_and_to_nothing_for_what_has_no_numbers():
+    assert [one.id for one in choose(["Figure 3"])[1]] == ["ood-penalty-cifar10", "ood-penalty-cifar100"]
+    assert [one.id for one in choose(["table 2"])[1]] == ["long-tailed-cifar10", "long-tailed-cifar100"]
+    with pytest.raises(KeyError, match="nothing in it to compute"):
+        choose(["Table 1"])
+    with pytest.raises(KeyError, match="nothing called"):
+        choose(["Figure 20"])
+
+
+def test_everything_with_a_label_of_the_paper_has_a_printed_number_and_the_other_way_round():
+    known = {one.id: one.label for one in (*list_experiments(), *list_studies())}
+    assert {id for one in FLOATS for id in one.ids} == {id for id, label in known.items() if label}
+    kinds = {kind: [one.name for one in FLOATS if one.name.startswith(kind)] for kind in ("Figure", "Table")}
+    assert kinds["Figure"] == [f"Figure {number}" for number in range(1, 20)]
+    assert kinds["Table"] == [f"Table {number}" for number in range(1, 7)]
+
+
+def piped(command: str, *arguments: str) -> int:
+    """The exit code of the command whose reader leaves after the first line."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "unhinge", command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.close()
+    assert child.stderr is not None
+    said = child.stderr.read().decode()
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
+    return child.wait()
+
+
+@pytest.mark.parametrize("command", [("verify", "--list"), ("list",), ("list", "--json"), ("verify", "lemma1")])
+def test_a_closed_pipe_is_no_failed_statement(command: tuple[str, ...]):
+    assert piped(*command) == 141
+
+
+def test_an_interrupt_ends_with_130(tmp_path: Path):
+    code = (
+        "import sys; sys.argv = ['unhinge', 'verify', '--out', 'here']\n"
+        "import unhinge.cli.verify as verify\n"
+        "def interrupted(folder): raise KeyboardInterrupt\n"
+        "verify.writable = interrupted\n"
+        "from unhinge.cli import main; main()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True).returncode == 130
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("command", ["reproduce", "verify", "train", "predict", "explore", "data", "evaluate"])
+def test_help_wraps_where_the_terminal_ends(command: str, columns: int):
+    """No line breaks in the middle of a paragraph: each is as long as it can be."""
+    result = CliRunner().invoke(app, [command, "--help"], terminal_width=columns, env={"COLUMNS": str(columns)})
+    text = result.stdout.split("╭")[0].splitlines()
+    assert max(map(len, text)) <= columns
+    for line, after in pairwise(text):
+        if line.strip() and after.strip():
+            assert len(line.rstrip()) + 1 + len(after.split()[0]) > columns - 3, (line, after)
+
+
+def test_the_summary_counts_in_english():
+    result = CliRunner().invoke(app, ["verify", "corollary-1", "--markdown"])
+    assert result.stdout.strip().endswith("7 claims: 4 hold, 3 corrected")
+
+
+def test_data_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path):
+    result = CliRunner().invoke(app, ["data", "--data-root", str(tmp_path), "--json"])
+    assert result.exit_code == 0
+    records = {record["name"]: record for record in json.loads(result.stdout)}
+    assert records["digits"]["there"]
+    assert not records["cifar10"]["there"]
+    assert "md5" in records["cifar10"]["words"]
+    assert str(tmp_path) in records["cifar10"]["words"]
+    assert "--data-root" in records["cifar10"]["words"]
+    assert CliRunner().invoke(app, ["data", "cifar10", "--data-root", str(tmp_path)]).exit_code == 1
+    assert CliRunner().invoke(app, ["data", "cifar11"]).exit_code == 2

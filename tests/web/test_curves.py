@@ -1,4 +1,4 @@
-"""What is plotted is what the library says: the five lines of Python give the plotted numbers."""
+"""What is plotted is what the library says: the lines that are shown give the plotted numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import torch
 from hypothesis import Phase, assume, example, given, settings
 
 from unhinge import LayerPeeled
-from unhinge.web.accuracy import accuracy
 from unhinge.web.address import default_state
 from unhinge.web.app import VIEWS
-from unhinge.web.modes import exponents
 from unhinge.web.panels import Answer
 
 from web.strategies_web import small_states  # isort: skip
@@ -41,7 +39,8 @@ def assert_code_gives_what_is_plotted(answer: Answer, rounding: float = 1e-9) ->
             for place, (name, _, _) in enumerate(panel.moving.groups):
                 if name in curves:
                     shown = torch.tensor([frame[place] for frame in panel.moving.frames], dtype=torch.float64).mT
-                    torch.testing.assert_close(shown, curves[name][1][: len(shown)], rtol=0, atol=1e-4)
+                    kept = [moment in panel.moving.moments for moment in names["x"].tolist()]
+                    torch.testing.assert_close(shown, curves[name][1][torch.tensor(kept)], rtol=0, atol=1e-4)
 
 
 def solved(view, state):
@@ -59,7 +58,7 @@ def solved(view, state):
 @example(default_state("free", FREE.controls).replaced(schedule="cosine", length=300, optimizer="descent"))
 @example(default_state("free", FREE.controls).replaced(profile="tail", start="etf", gamma=0.4, axes="3"))
 @given(small_states("free", FREE.controls, start="random"))
-def test_free_curves_come_from_five_lines_of_python(state):
+def test_free_curves_come_from_the_lines_shown(state):
     assert_code_gives_what_is_plotted(solved(FREE, state))
 
 
@@ -67,7 +66,7 @@ def test_free_curves_come_from_five_lines_of_python(state):
 @example(default_state("sphere", SPHERE.controls))
 @example(default_state("sphere", SPHERE.controls).replaced(prototypes="random", axes="3", optimizer="flow"))
 @given(small_states("sphere", SPHERE.controls, schedule="constant"))
-def test_curves_on_the_sphere_come_from_five_lines_of_python(state):
+def test_curves_on_the_sphere_come_from_the_lines_shown(state):
     assert_code_gives_what_is_plotted(solved(SPHERE, state))
 
 
@@ -75,35 +74,17 @@ def test_curves_on_the_sphere_come_from_five_lines_of_python(state):
 @example(default_state("noise", NOISE.controls))
 @example(default_state("noise", NOISE.controls).replaced(profile="step", noise=0.2))
 @given(small_states("noise", NOISE.controls, start="random"))
-def test_curves_with_noise_and_imbalance_come_from_five_lines_of_python(state):
+def test_curves_with_noise_and_imbalance_come_from_the_lines_shown(state):
     assert_code_gives_what_is_plotted(solved(NOISE, state))
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.key)
-def test_the_lines_are_few(view):
+def test_the_lines_are_few_and_use_the_library_alone(view):
     answer = view.solve(default_state(view.key, view.controls))
     for key, panel in answer.panels.items():
-        assert len(panel.code.splitlines()) <= (8 if key == "moving" else 6), panel.code
-
-
-@settings(max_examples=15)
-@given(small_states("free", FREE.controls, start="random", schedule="constant"))
-def test_the_quick_accuracy_is_that_of_the_path(state):
-    from unhinge.web.view_free import solve_free
-
-    path = solve_free(state).path
-    moments = torch.tensor([0, 1, 3, 10, 50, 200, 1000, 10**9])
-    moments = moments if path.discrete else moments.double()
-    assert torch.equal(accuracy(path, moments), path.accuracy(moments))
-
-
-def test_the_quick_accuracy_covers_weights_that_balance():
-    torch.manual_seed(3)
-    labels = torch.arange(4).repeat_interleave(torch.tensor([40, 9, 3, 1]))[torch.randperm(53)]
-    features, weight = torch.randn(53, 6).double(), torch.randn(4, 6).double()
-    path = LayerPeeled(labels, 4, gamma=0.7, class_weight="sqrt").flow(features, weight)
-    moments = torch.tensor([0.0, 5, 50, 500, 1e4], dtype=torch.float64)
-    assert torch.equal(accuracy(path, moments), path.accuracy(moments))
+        assert len(panel.code.splitlines()) <= (24 if key == "moving" else 16), panel.code
+        assert "unhinge.web" not in panel.code
+        assert max(map(len, panel.code.splitlines())) <= 140, panel.code
 
 
 @settings(max_examples=30)
@@ -111,19 +92,10 @@ def test_the_quick_accuracy_covers_weights_that_balance():
 def test_the_largest_exponent_shown_is_the_growth_of_the_path(state):
     from unhinge.web.view_free import solve_free
 
-    solved_path = solve_free(state)
-    lr = state.number("lr")
-    shown = exponents(
-        solved_path.problem.singular_values,
-        (lr * state.number("s"), lr),
-        (state.number("feature_decay"), state.number("weight_decay")),
-        state.word("optimizer"),
-        state.number("momentum"),
-        state.word("nesterov") == "yes",
-    ).max()
-    growth = solved_path.path.growth()
+    growth = solve_free(state).path.growth()
     assume(growth > 0)  # where all decays, a start without modes may lead; and steps may overshoot
-    torch.testing.assert_close(shown, growth, rtol=1e-9, atol=1e-12)
+    shown = max(y for curve in solved(FREE, state).panels["spectrum"].curves for y in curve.y)
+    torch.testing.assert_close(torch.tensor(shown, dtype=torch.float64), growth, rtol=1e-9, atol=1e-12)
 
 
 def test_the_words_name_the_failure_above_the_threshold():

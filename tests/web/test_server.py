@@ -5,22 +5,26 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
 import threading
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from unhinge.web.app import VIEWS, make_app
-from unhinge.web.serve import is_local
+from unhinge.web.app import SORRY, VIEWS, all_controls, answer_text, make_app
+from unhinge.web.controls import written
+from unhinge.web.kept import Kept
+from unhinge.web.serve import is_local, serve
 from unhinge.web.uploads import LARGEST_FILE
 
 from web.folder_of_results import write_results  # isort: skip
+from web.strategies_web import SMALL, value_of  # isort: skip
 
 ELSEWHERE = re.compile(
     r"""(?:src|href|action)\s*=\s*["']?\s*(?:https?:)?//|@import|url\(\s*["']?(?:https?:)?//""", re.IGNORECASE
@@ -73,9 +77,7 @@ def test_a_bad_address_gives_a_message(client, query):
 @settings(max_examples=40)
 @given(st.text(max_size=60))
 def test_no_query_breaks_the_server(text):
-    from unhinge.web.app import answer_record
-
-    record = answer_record("?profile=own&counts=2,3&dim=3&" + text, "light")
+    record = json.loads(answer_text("?profile=own&counts=2,3&dim=3&" + text, "light"))
     json.dumps(record, allow_nan=False)
 
 
@@ -224,37 +226,111 @@ def test_twenty_clients_moving_sliders_are_all_answered_and_small_files_get_thro
     assert len(set(small)) == 1
 
 
-def test_the_same_state_asked_by_many_is_solved_once():
-    from unhinge.web.panels import Answer
-    from unhinge.web.views import Kept
+def test_the_same_thing_asked_by_many_is_made_once():
+    made: list[int] = []
+    go = threading.Event()
 
-    solved: list[int] = []
+    def slow() -> bytes:
+        made.append(1)
+        go.wait()
+        return b"answer"
 
-    def slow(state):
-        solved.append(1)
-        time.sleep(0.2)
-        return Answer("", "good", [], [], {})
-
-    from unhinge.web.address import State
-
-    kept, state = Kept(), State("free", ())
+    kept: Kept[str, bytes] = Kept(100, len)
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: kept.answer(state, slow), range(8)))
-    assert len(solved) == 1
-    assert all(answer is answers[0] for answer in answers)
+        asked = [pool.submit(kept.get, "state", slow) for _ in range(8)]
+        while not made:
+            pass
+        go.set()
+    assert len(made) == 1
+    assert {one.result() for one in asked} == {b"answer"}
 
 
 def test_a_failure_is_not_kept():
-    from unhinge.web.address import State
-    from unhinge.web.views import Kept
-
-    def fail(state):
+    def fail() -> bytes:
         raise ValueError("no")
 
-    kept = Kept()
+    kept: Kept[str, bytes] = Kept(100, len)
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
-            kept.answer(State("free", ()), fail)
+            kept.get("state", fail)
+    assert kept.get("state", lambda: b"yes") == b"yes"
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40)), max_size=40))
+def test_what_is_kept_never_takes_more_than_its_limit(pairs):
+    kept: Kept[int, bytes] = Kept(60, len)
+    for key, size in pairs:
+        kept.put(key, bytes(size))
+        assert kept.bytes <= 60
+    here = [found for key in range(10) if (found := kept.find(key)) is not None]
+    assert sum(map(len, here)) == kept.bytes
+    if pairs:
+        assert len(kept.find(pairs[-1][0]) or b"") == pairs[-1][1]
+
+
+# The sizes stay small, so that a test answers in a second; everything else takes any value that its control allows.
+SIZES = {key: SMALL[key] for key in ("classes", "per_class", "dim", "counts", "length", "file", "ratio")}
+WHICH = st.sampled_from([view.key for view in VIEWS])
+
+
+@settings(max_examples=60, phases=(Phase.explicit, Phase.generate))
+@example("?view=sphere&feature_decay=1")
+@example("?view=sphere&feature_decay=1000&lr=100000000&norm=0.001&horizon=20000")
+@example("?view=free&optimizer=descent&lr=10000&feature_decay=1000&weight_decay=1000")
+@example("?view=free&gamma=1000&s=10000&lr=10000&horizon=1000000000")
+@example("?view=noise&noise=0.5&power=2&lr=10000&horizon=1000000000")
+@given(
+    WHICH.flatmap(
+        lambda view: st.tuples(
+            st.just(view),
+            st.fixed_dictionaries({c.key: SIZES.get(c.key, value_of(c)) for c in all_controls()[view]}),
+        )
+    ).map(lambda pair: "?" + urlencode({"view": pair[0]} | {key: written(value) for key, value in pair[1].items()}))
+)
+def test_every_address_that_the_page_can_send_is_answered_or_refused_in_words(search):
+    """Never a failure of the explorer itself, and never a number that JSON does not have."""
+    record = json.loads(answer_text(search, "light"), parse_constant=pytest.fail)
+    assert SORRY not in record["told"]
+    assert record.get("failed") or record["figures"]
+
+
+def test_a_page_with_a_token_is_closed_to_those_without():
+    client = make_app(token="secret").server.test_client()
+    local = {"Host": "127.0.0.1"}
+    for address in ("/", "/answer?view=free", "/assets/explorer.css", "/?token=wrong", "/answer?token="):
+        assert client.get(address, headers=local).status_code == 403
+    assert client.post("/upload", data=b"", headers=local | {"X-Unhinge": "1"}).status_code == 403
+    opened = client.get("/?token=secret&view=sphere&classes=7", headers=local)
+    assert opened.status_code == 302
+    assert opened.headers["Location"] == "/?view=sphere&classes=7"
+    assert "HttpOnly" in opened.headers["Set-Cookie"]
+    assert client.get("/", headers=local).status_code == 200  # by the cookie
+
+
+def test_an_upload_that_never_comes_is_given_up(monkeypatch, tmp_path):
+    """The connection ends although the client says nothing more: with a deadline of no time at all, at once."""
+    monkeypatch.setattr("unhinge.web.app.LONGEST_UPLOAD", 0.0)
+    running = serve(port=0, results=tmp_path)
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    with socket.create_connection(("127.0.0.1", running.server.server_port)) as wire:
+        wire.sendall(b"POST /upload HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Unhinge: 1\r\nContent-Length: 1000\r\n\r\nabc")
+        assert b" 400 " in wire.makefile("rb").readline()
+    running.stop()
+    thread.join()
+
+
+def test_a_head_that_never_ends_is_given_up(monkeypatch, tmp_path):
+    monkeypatch.setattr("unhinge.web.serve.LONGEST_HEAD", 0.0)
+    running = serve(port=0, results=tmp_path)
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    with socket.create_connection(("127.0.0.1", running.server.server_port)) as wire:
+        wire.sendall(b"GET / HTT")
+        assert wire.makefile("rb").read() == b""
+    running.stop()
+    thread.join()
 
 
 def test_only_loopback_counts_as_this_machine():
@@ -288,7 +364,7 @@ def test_the_command_prints_an_address_on_this_machine(command):
 
 def test_the_command_warns_when_others_can_reach_the_page(command):
     result = command("--no-browser", "--port", "0", "--host", "0.0.0.0")
-    assert "other machines can open it" in result.stderr
+    assert "other machines can reach it" in result.stderr
 
 
 def test_a_taken_port_is_refused_in_words(command):
@@ -300,3 +376,14 @@ def test_a_taken_port_is_refused_in_words(command):
         result = command("--no-browser", "--port", str(taken.getsockname()[1]))
     assert result.exit_code == 2
     assert "Choose another port" in result.stderr
+
+
+def test_the_command_asks_for_a_token_unless_told_not_to(command):
+    assert re.search(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{16,}", command("--no-browser", "--port", "0").stdout)
+    assert "token" not in command("--no-browser", "--port", "0", "--no-token").stdout
+
+
+def test_a_folder_of_results_that_is_not_there_is_refused(command, tmp_path):
+    result = command("--no-browser", "--port", "0", "--results", str(tmp_path / "none"))
+    assert result.exit_code == 2
+    assert "there is no folder" in result.stderr

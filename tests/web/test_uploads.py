@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from unhinge.web.uploads import KEPT, LARGEST_FILE, Uploads, read_npz
+from unhinge.web.uploads import LARGEST_FILE, Uploads, read_npz
 
 
 def npz(**arrays: np.ndarray) -> bytes:
@@ -82,8 +82,8 @@ def test_a_missing_array_is_named_beside_those_there_are():
 
 
 def test_only_the_last_files_are_kept():
-    uploads = Uploads()
-    names = [uploads.add(good(seed)) for seed in range(KEPT + 2)]
+    uploads = Uploads(limit=3 * read_npz(good(0)).size())
+    names = [uploads.add(good(seed)) for seed in range(5)]
     assert uploads.get(names[-1]).features.shape == (6, 4)
     with pytest.raises(ValueError, match="choose it again"):
         uploads.get(names[0])

@@ -12,19 +12,20 @@ from typing import Annotated
 
 import typer
 
-from unhinge.cli import explore, predict, reproduce, train, verify
+from unhinge.cli import data, explore, predict, reproduce, train, verify
 from unhinge.cli.completion import Commands
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     cls=Commands,
-    help="Exact training dynamics of the last layer, and the paper's claims put to the test.",
+    help="Exact training dynamics of the last layer of a classifier, and a check of every claim of the paper.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for module in (verify, reproduce, train, predict, explore):
+INTERRUPTED, CLOSED_PIPE = 130, 141  # 128 plus the number of the signal, as shells report them
+for module in (verify, reproduce, train, predict, explore, data):
     module.add_to(app)
 
 
@@ -42,16 +43,45 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Exact training dynamics of the last layer, and the paper's claims put to the test."""
+    """Exact training dynamics of the last layer of a classifier, and a check of every claim of the paper."""
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script.
+
+    The exit code is 0 where all is well, 1 where a statement failed or a run stopped, 2 for a wrong argument, 130 after
+    Ctrl-C, and 141 where whoever read the output has left (`unhinge verify | head`), as for other programs.
+    """
     with _without_traces():
-        try:
-            app()
-        except BrokenPipeError:  # `unhinge verify | head`
-            sys.stderr.close()
+        code = _run()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        code = CLOSED_PIPE
+    if code == CLOSED_PIPE:  # else the interpreter complains when it closes what is closed already
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    sys.exit(code)
+
+
+def _run() -> int:
+    try:
+        app()
+    except SystemExit as end:
+        # Typer and Rich both end with 1 where a pipe is closed, which here means that a statement failed.
+        if _comes_from_a_closed_pipe(end):
+            return CLOSED_PIPE
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
+    except BrokenPipeError:
+        return CLOSED_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _comes_from_a_closed_pipe(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, BrokenPipeError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 @contextmanager

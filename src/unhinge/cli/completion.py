@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,18 @@ from typer.core import TyperGroup
 
 __all__ = ["Commands", "offered"]
 
-DATA = ("digits", "cifar10", "cifar100", "cifar100-coarse", "svhn", "mnist", "kmnist", "fashion-mnist", "imagenet100")
+DATA = (
+    "digits",
+    "glyphs",
+    "cifar10",
+    "cifar100",
+    "cifar100-coarse",
+    "svhn",
+    "mnist",
+    "kmnist",
+    "fashion-mnist",
+    "imagenet100",
+)
 SCALES = ("quick", "small", "paper")
 GROUPS = ("lemma1", *(f"thm{number}" for number in range(1, 6)), "cor1", "cor2")
 
@@ -55,7 +67,7 @@ VALUES: dict[tuple[str, str], Names | tuple[str, ...]] = {
     ("train", "scale"): SCALES,
     ("train", "data"): DATA,
     ("train", "model"): (
-        *("convnet", "resnet8", "tiny-resnet", "resnet20", "resnet32", "resnet56"),
+        *("convnet", "glyphnet", "resnet8", "tiny-resnet", "resnet20", "resnet32", "resnet56"),
         *("resnet18", "resnet34", "resnet50"),
     ),
     ("train", "head"): ("linear", "pal", "fnpal", "etf-init"),
@@ -63,6 +75,7 @@ VALUES: dict[tuple[str, str], Names | tuple[str, ...]] = {
     ("train", "strategy"): ("auto", "ddp"),
     ("train", "accelerator"): ("auto", "cpu", "cuda", "mps"),
     ("train", "precision"): ("32-true", "bf16-mixed"),
+    ("data", "name"): DATA,
     ("evaluate", "ood"): ("patches", *DATA),
     ("evaluate", "weights"): ("last", "best"),
 }
@@ -97,6 +110,8 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name."""
         command = super().get_command(ctx, cmd_name)
+        if command is not None and command.help:  # lines end where the source wraps; the terminal wraps by itself
+            command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", cleandoc(command.help))
         for parameter in command.params if command is not None else ():
             if (cmd_name, parameter.name) in VALUES:
                 parameter.shell_complete = partial(_complete, cmd_name, parameter.name)  # type: ignore[assignment, method-assign]

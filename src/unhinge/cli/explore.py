@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -29,26 +30,36 @@ def explore(
     host: Annotated[
         str, typer.Option(help="Where to listen; anything but this machine gives a warning.")
     ] = "127.0.0.1",
-    results: Annotated[Path, typer.Option(help="Folder of results to browse.")] = Path("results"),
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of results to browse.", show_default="results, if there is one")
+    ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Let every user of this machine read the page, not only you.")
+    ] = False,
 ) -> None:
     """Open a page where every parameter of the theory has a control and every curve answers at once.
 
     The page is served by this machine for this machine: it asks no other host for anything and sends nothing anywhere.
-    Its address holds its state, so it can be kept and shared. Ctrl-C ends it.
+    Its address holds its state, so it can be kept and shared. The printed address also holds a token, which keeps other
+    users of the machine out. Ctrl-C ends it.
     """
+    if results is not None and not results.is_dir():
+        refuse(f"there is no folder {results} to browse. Leave --results out, or name one of unhinge reproduce --out.")
+    folder = results or Path("results")
+    token = None if no_token else secrets.token_urlsafe(16)
     try:
         with needed_for("the page"):
             from unhinge.web.serve import is_local, serve
 
-            served = serve(host, port, results)
+            served = serve(host, port, folder, token)
     except MissingExtra as error:
         refuse(str(error))
     except (OSError, SystemExit):  # werkzeug leaves when a port is taken
         refuse(f"cannot listen on {host}, port {port}. Choose another port, or none for a free one.")
     if not is_local(host):
         typer.echo(
-            f"unhinge: warning: the page listens on {host}, so other machines can open it and browse {results}. "
-            "It has no password.",
+            f"unhinge: warning: the page listens on {host}, so other machines can reach it and browse {folder}. "
+            + ("It asks for no token." if no_token else "Whoever has the address below can open it."),
             err=True,
         )
     typer.echo(f"unhinge explorer: {served.url}  (Ctrl-C ends it)")
@@ -60,3 +71,4 @@ def explore(
         served.run()
     except KeyboardInterrupt:
         typer.echo("unhinge: the page is closed.", err=True)
+        raise typer.Exit(130) from None

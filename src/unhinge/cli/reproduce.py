@@ -1,4 +1,4 @@
-"""`unhinge list` and `unhinge reproduce`: the figures again, theory drawn over measurement."""
+"""`unhinge list` and `unhinge reproduce`: the paper's figures and tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from unhinge.cli.output import progress_bar, refuse, writable
+from unhinge.paper.numbers import printed_number
 from unhinge.results.json import as_json
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def add_to(app: typer.Typer) -> None:
     """Register both commands."""
     app.command("list", epilog="Example:  [bold]unhinge list[/]  ·  [bold]unhinge list --json[/]")(show_list)
     app.command(
-        epilog="Examples:  [bold]unhinge reproduce[/]  ·  [bold]unhinge reproduce pal-toy --scale paper[/]  ·  "
+        epilog='Examples:  [bold]unhinge reproduce[/]  ·  [bold]unhinge reproduce "Figure 15" --scale paper[/]  ·  '
         "[bold]unhinge reproduce regularized-gamma --seeds 3 --out figures[/]"
     )(reproduce)
 
@@ -54,12 +55,13 @@ def show_list(
         ),
     ):
         table = Table(pad_edge=False, show_lines=True, title=title, title_justify="left")
-        table.add_column("id, the paper's label", no_wrap=True)
+        table.add_column("id, where in the paper", no_wrap=True)
         for head in heads:
             table.add_column(head, justify="right")
         table.add_column("finding")
         for record in records:
-            name = Text(record["id"]).append(f"\n{record['label'] or 'beyond the paper'}", style="dim")
+            origin = f"{record['printed']}: {record['label']}" if record["label"] else "beyond the paper"
+            name = Text(record["id"]).append(f"\n{origin}", style="dim")
             cost = (
                 f"{record['runs'][head]}\n{record['cost'][head]}"
                 if "runs" in record
@@ -70,13 +72,15 @@ def show_list(
         Console().print(table)
     typer.echo("Figures: on 2 cores. Networks: on one core at quick and small; at paper on one GPU, reckoned from its")
     typer.echo("operations at 10 TFLOP/s. Studies share runs, so together they cost less.")
-    typer.echo("The paper's labels work as ids; so do the groups numerical, trained and all.")
+    typer.echo("Printed numbers (Figure 3, table2) and the paper's labels work as ids; so do the groups numerical,")
+    typer.echo("trained and all.")
 
 
 def _figure(entry: Experiment) -> dict[str, Any]:
     return {
         "id": entry.id,
         "kind": "figure",
+        "printed": printed_number(entry.id),
         "label": entry.label,
         "claim": entry.claim,
         "panels": len(entry.panels),
@@ -92,6 +96,7 @@ def _study(study: Study) -> dict[str, Any]:
     return {
         "id": study.id,
         "kind": study.kind,
+        "printed": printed_number(study.id),
         "label": study.label,
         "claim": study.claim,
         "runs": {scale: cost.runs for scale, cost in costs.items()},
@@ -105,8 +110,8 @@ def reproduce(
     id: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Ids, the paper's LaTeX labels, or groups (numerical, trained, all), as `unhinge list` shows them. "
-            "Without any, the numerical figures."
+            help="Ids, printed numbers (Figure 3, fig3, table 2), LaTeX labels, or groups (numerical, trained, all), "
+            "as `unhinge list` shows them. Without any, the numerical figures."
         ),
     ] = None,
     scale: Annotated[
@@ -131,11 +136,14 @@ def reproduce(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
 ) -> None:
-    """Make figures and tables again: theory over really simulated SGD, trained networks beside the paper's numbers.
+    """Reproduce the paper's figures and tables.
+
+    A numerical figure shows the exact curves and, as markers, SGD simulated step by step. A table of trained networks
+    shows our numbers beside the printed ones.
 
     Each gets a folder with PNG, PDF, its table as CSV, and its recipe; report.html shows all of them. What is already
     there, from the same code and seed, is kept, so an interrupted run continues. The exit code is 1 if a statement of a
-    numerical figure does not hold in this run or a training run failed, 2 for a wrong argument.
+    numerical figure does not hold in this run or a training run failed, 2 for a wrong argument, 130 after Ctrl-C.
     """
     from unhinge.paper.catalogue import choose
     from unhinge.paper.figures.scale import as_scale
@@ -154,7 +162,7 @@ def reproduce(
         found = _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect) if studies else []
     except KeyboardInterrupt:
         typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(130) from None
     except ImportError as error:
         refuse(str(error))
     page = write_report(folder)

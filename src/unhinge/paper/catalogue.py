@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Sequence
 
 from unhinge.paper.figures.registry import Experiment, find, list_experiments
+from unhinge.paper.numbers import find_float
 from unhinge.paper.studies.registry import STUDIES, find_study
 from unhinge.paper.studies.study import Study
 
@@ -20,7 +21,8 @@ def list_studies() -> list[Study]:
 
 
 def choose(names: Sequence[str]) -> tuple[list[Experiment], list[Study]]:
-    """The figures and studies of these ids, LaTeX labels or groups; without any, the numerical figures.
+    """The figures and studies of these ids, printed numbers (Figure 3, tab2), LaTeX labels or groups; without any, the
+    numerical figures.
 
     Example:
         >>> figures, studies = choose(["pal-toy", "tab:lt-cifar"])
@@ -29,7 +31,7 @@ def choose(names: Sequence[str]) -> tuple[list[Experiment], list[Study]]:
     """
     figures: dict[str, Experiment] = {}
     studies: dict[str, Study] = {}
-    for name in names or ("numerical",):
+    for name in [id for given in names or ("numerical",) for id in _ids(given)]:
         if name in GROUPS:
             figures |= {one.id: one for one in list_experiments()} if name != "trained" else {}
             studies |= STUDIES if name != "numerical" else {}
@@ -42,6 +44,16 @@ def choose(names: Sequence[str]) -> tuple[list[Experiment], list[Study]]:
                 raise KeyError(_unknown(name)) from None
             figures[entry.id] = entry
     return list(figures.values()), list(studies.values())
+
+
+def _ids(name: str) -> tuple[str, ...]:
+    """The ids behind the printed number of a figure or table; another name as it is."""
+    printed = find_float(name)
+    if printed is None:
+        return (name,)
+    if not printed.ids:
+        raise KeyError(f"{printed.name} compares earlier papers: there is nothing in it to compute.")
+    return printed.ids
 
 
 def _unknown(name: str) -> str:

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import dash
+import numpy as np
 from dash import Input, Output, dcc, html
 from flask import Flask, Response, request
 
+from unhinge.results.json import as_json
 from unhinge.web import view_results
 from unhinge.web.address import State, from_address
 from unhinge.web.controls import Control, written
 from unhinge.web.exports import export_page
 from unhinge.web.figures import THEMES, figure
+from unhinge.web.kept import Kept
 from unhinge.web.page import index, refusal, told
 from unhinge.web.panels import Answer
-from unhinge.web.safety import guard
+from unhinge.web.safety import deadline, guard
 from unhinge.web.uploads import LARGEST_FILE, UPLOADS
 from unhinge.web.view_free import FREE
 from unhinge.web.view_noise import NOISE
 from unhinge.web.view_sphere import SPHERE
-from unhinge.web.views import Kept, View
+from unhinge.web.views import View
 
 __all__ = ["VIEWS", "all_controls", "make_app", "solve"]
 
 VIEWS: tuple[View, ...] = (FREE, SPHERE, NOISE)
-KEPT = Kept()
+LARGEST_KEPT = 32 * 2**20  # bytes of answers
+LONGEST_UPLOAD = 30.0  # seconds
 LOG = logging.getLogger(__name__)
 SORRY = "Something went wrong in the explorer itself; the details are in its terminal. Another value may work."
+
+ANSWERS: Kept[tuple[State, str], str] = Kept(LARGEST_KEPT, len)
+# Answers are computed by two threads, whoever asks: more of them would only slow each other down, and each thread that
+# computes keeps memory of its own (the allocator's arenas).
+WORKERS = ThreadPoolExecutor(2, thread_name_prefix="explorer")
 
 
 def all_controls() -> dict[str, Sequence[Control]]:
@@ -41,18 +49,29 @@ def all_controls() -> dict[str, Sequence[Control]]:
 
 
 def solve(state: State) -> Answer:
-    """The answer to a state, kept for the next time it is asked; a ValueError says what is wrong with the state."""
+    """The answer to a state; a ValueError says what is wrong with the state."""
     view = next(view for view in VIEWS if view.key == state.view)
-    return KEPT.answer(state, view.solve)
+
+    def quietly() -> Answer:
+        with np.errstate(all="ignore"):  # a number that overflows is a gap in its curve, not a line in the terminal
+            return view.solve(state)
+
+    return WORKERS.submit(quietly).result()
 
 
-def make_app(results: str | Path = "results", hosts: Sequence[str] | None = ("127.0.0.1", "localhost")) -> dash.Dash:
+def make_app(
+    results: str | Path = "results",
+    hosts: Sequence[str] | None = ("127.0.0.1", "localhost"),
+    token: str | None = None,
+) -> dash.Dash:
     """The page as a Dash application.
 
     Arguments:
         results: The folder whose results can be browsed.
         hosts: Names under which the page may be asked for; None allows all. Others are refused, so that no other page
             can reach this one through a name of its own that leads here.
+        token: What a first request must have in its address, so that other users of this machine cannot read the page;
+            None asks for nothing.
     """
     app = dash.Dash(
         "unhinge",
@@ -72,7 +91,7 @@ def make_app(results: str | Path = "results", hosts: Sequence[str] | None = ("12
     server: Flask = app.server
     server.config["MAX_CONTENT_LENGTH"] = LARGEST_FILE + 2**16
     _routes(server, folder)
-    guard(server, hosts, app)
+    guard(server, hosts, app, token)
     return app
 
 
@@ -110,34 +129,34 @@ def _look(given: Any) -> str:
     return given if given in THEMES else "light"
 
 
-def answer_record(search: str, look: str) -> dict[str, Any]:
-    """All that the page shows for an address, as plain values: never an error, at worst a message."""
-    began, worked = time.perf_counter(), time.thread_time()
+def answer_text(search: str, look: str) -> str:
+    """All that the page shows for an address, as JSON: never an error, at worst a message."""
     state, messages = from_address(search, all_controls())
-    record: dict[str, Any] = {
-        "view": state.view,
-        "values": {key: written(value) for key, value in state.items},
-        "notice": " ".join(messages),
-    }
+    known = {"view": state.view, "values": {key: written(value) for key, value in state.items}}
+    start = as_json(known | {"notice": " ".join(messages)}, indent=None)
     if state.view == "results":
-        return record
-    view = next(view for view in VIEWS if view.key == state.view)
+        return start
     try:
-        found = solve(state)
+        shown = ANSWERS.get((state, look), lambda: as_json(shown_record(state, look), indent=None))
     except ValueError as error:
-        return record | {"told": refusal(str(error)), "failed": True}
+        shown = as_json({"told": refusal(str(error)), "failed": True}, indent=None)
     except Exception as error:  # a page must go on; the terminal has the trace
         _report(error)
-        return record | {"told": refusal(SORRY), "failed": True}
+        shown = as_json({"told": refusal(SORRY), "failed": True}, indent=None)
+    return f"{start[:-1]}, {shown[1:]}"  # one object of both
+
+
+def shown_record(state: State, look: str) -> dict[str, Any]:
+    """Words, figures and code of a state; every number in it is finite, since JSON has no other."""
+    view = next(view for view in VIEWS if view.key == state.view)
+    found = solve(state)
     panels = found.panels
-    return record | {
+    return {
         "told": told(found),
         "figures": {slot.key: figure(panels[slot.key], slot, look) for slot in view.slots},
         "titles": {slot.key: panels[slot.key].title or slot.title for slot in view.slots},
         "code": {key: panel.code for key, panel in panels.items()},
         "chosen": dict(found.chosen),
-        "milliseconds": 1000 * (time.perf_counter() - began),
-        "processor": 1000 * (time.thread_time() - worked),
     }
 
 
@@ -150,8 +169,7 @@ def _asked() -> tuple[str, str]:
 
 def _routes(server: Flask, folder: Path) -> None:
     def answer() -> Response:
-        text = json.dumps(answer_record(*_asked()), separators=(",", ":"), allow_nan=False)
-        return Response(text, mimetype="application/json", headers={"Cache-Control": "no-store"})
+        return Response(answer_text(*_asked()), mimetype="application/json", headers={"Cache-Control": "no-store"})
 
     def export() -> Response:
         search, look = _asked()
@@ -172,12 +190,14 @@ def _routes(server: Flask, folder: Path) -> None:
         if "X-Unhinge" not in request.headers:  # which no form of another page can send
             return Response("Send the file from the page itself.\n", status=403, mimetype="text/plain")
         try:
-            name = UPLOADS.add(request.get_data(cache=False))
+            with deadline(request.environ, LONGEST_UPLOAD):
+                raw = request.get_data(cache=False)
+            name = UPLOADS.add(raw)
         except ValueError as error:
-            return Response(json.dumps({"error": str(error)}), status=400, mimetype="application/json")
+            return Response(as_json({"error": str(error)}), status=400, mimetype="application/json")
         start = UPLOADS.get(name)
         words = f"{len(start.features):,} features, {len(start.weight):,} classes, p = {start.weight.shape[1]:,}"
-        return Response(json.dumps({"name": name, "words": words}), mimetype="application/json")
+        return Response(as_json({"name": name, "words": words}), mimetype="application/json")
 
     def file(name: str) -> Response:
         return view_results.send(folder, name)

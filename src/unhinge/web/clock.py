@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from unhinge.theory import Schedule, constant, cosine, exponential, step, warmup
 from unhinge.web.address import State
 from unhinge.web.controls import Control, choice, count, number
 
-__all__ = ["RATES", "SAMPLES", "nice_length", "rates", "runs_out", "stride_for", "times"]
+__all__ = ["RATES", "SAMPLES", "nice_length", "rates", "runs_out", "shown_length", "stride_for", "times"]
 
 SAMPLES = 200
-MOST_STEPS_ONE_BY_ONE = 200_000
 
 RATES: tuple[Control, ...] = (
     number("lr", "rate η", "Learning rate of the prototypes.", 0.1, 1e-6, 1e4, log=True, slide=(1e-3, 10.0)),
@@ -24,8 +17,8 @@ RATES: tuple[Control, ...] = (
         "schedule",
         "schedule",
         "How the rate changes: constant; half a cosine down to 0; a tenth at each third of the length; "
-        "exponentially to a "
-        "hundredth at the length; or a straight rise during the length.",
+        "exponentially "
+        "to a hundredth at the length; or a straight rise during the length.",
         (("constant", "const"), ("cosine", "cos"), ("step", "step"), ("exponential", "exp"), ("warmup", "warm")),
     ),
     count(
@@ -42,26 +35,19 @@ RATES: tuple[Control, ...] = (
 )
 
 
-def rates(state: State, ratio: float = 1.0) -> tuple[Any, str]:
-    """What `lr=` takes and its code: the rate of the prototypes, or a pair with `ratio` times that for the features."""
+def rates(state: State, ratio: float = 1.0) -> str:
+    """What `lr=` takes, as Python: the rate of the prototypes, or a pair with `ratio` times that for the features."""
     lr, length = state.number("lr"), state.count("length")
     kind = state.word("schedule")
     if kind == "constant":
-        return (lr, repr(lr)) if ratio == 1 else ((ratio * lr, lr), f"({ratio * lr!r}, {lr!r})")
-    every = max(1, round(length / 3))
-    decay = 0.01 ** (1 / length)
-    made: dict[str, tuple[Callable[[], Schedule], str]] = {
-        "cosine": (lambda: cosine(lr, total=length), f"cosine({lr!r}, total={length})"),
-        "step": (lambda: step(lr, every=every), f"step({lr!r}, every={every})"),
-        "exponential": (lambda: exponential(lr, decay), f"exponential({lr!r}, decay={decay!r})"),
-        "warmup": (lambda: warmup(constant(lr), length), f"warmup({lr!r}, duration={length})"),
+        return repr(lr) if ratio == 1 else f"({ratio * lr!r}, {lr!r})"
+    made = {
+        "cosine": f"unhinge.cosine({lr!r}, total={length})",
+        "step": f"unhinge.step({lr!r}, every={max(1, round(length / 3))})",
+        "exponential": f"unhinge.exponential({lr!r}, decay={0.01 ** (1 / length)!r})",
+        "warmup": f"unhinge.warmup({lr!r}, duration={length})",
     }
-    make, code = made[kind]
-    schedule = make()
-    code = "unhinge.theory." + code
-    if ratio == 1:
-        return schedule, code
-    return (ratio * schedule, schedule), f"({ratio!r} * (r := {code}), r)"
+    return made[kind] if ratio == 1 else f"({ratio!r} * (r := {made[kind]}), r)"
 
 
 def runs_out(state: State) -> bool:
@@ -83,14 +69,22 @@ def nice_length(steps: float) -> int:
     return SAMPLES * int(digit * math.ceil(parts / digit))
 
 
-def times(length: int, discrete: bool) -> tuple[Tensor, str]:
-    """The moments shown and the Python that makes them: 201 times of the flow, or at most 201 whole steps."""
+def times(length: int, discrete: bool) -> str:
+    """The moments shown, as Python: 201 times of the flow, or at most 201 whole steps.
+
+    Example:
+        >>> times(1400, True)
+        'torch.arange(0, 1401, 7)'
+    """
     if not discrete:
-        return torch.linspace(0, length, SAMPLES + 1, dtype=torch.float64), (
-            f"torch.linspace(0, {length}, {SAMPLES + 1}, dtype=torch.float64)"
-        )
-    stride = max(1, length // SAMPLES)
-    return torch.arange(0, length + 1, stride), f"torch.arange(0, {length + 1}, {stride})"
+        return f"torch.linspace(0, {length}, {SAMPLES + 1}, dtype=torch.float64)"
+    return f"torch.arange(0, {length + 1}, {max(1, length // SAMPLES)})"
+
+
+def shown_length(asked: float) -> int:
+    """The steps asked for, or where they are many the next smaller number that 200 divides."""
+    length = int(asked)
+    return length if length < SAMPLES else SAMPLES * (length // SAMPLES)
 
 
 def stride_for(cost: float, budget: float, samples: int = SAMPLES) -> int:

@@ -82,8 +82,8 @@ def read(control: Control, given: str) -> Value:
 
     Example:
         >>> gamma = number("gamma", "γ", "weight of the other logits", None, 0.0, 100.0)
-        >>> read(gamma, "0.25"), read(gamma, "")
-        (0.25, None)
+        >>> read(gamma, "0.25"), read(gamma, "1/4"), read(gamma, "")
+        (0.25, 0.25, None)
         >>> read(gamma, "much")
         Traceback (most recent call last):
         ValueError: γ must be a number, got 'much'.
@@ -103,8 +103,8 @@ def read(control: Control, given: str) -> Value:
             return None
         raise ValueError(f"{control.label} is empty.")
     try:
-        value = float(given)
-    except ValueError:
+        value = _number(given)
+    except (ValueError, ZeroDivisionError):
         raise ValueError(f"{control.label} must be a number, got {shown}.") from None
     if not math.isfinite(value) or not control.low <= value <= control.high:
         raise ValueError(f"{control.label} must lie between {control.low:g} and {control.high:g}, got {shown}.")
@@ -113,6 +113,12 @@ def read(control: Control, given: str) -> Value:
             raise ValueError(f"{control.label} must be a whole number, got {shown}.")
         return int(value)
     return value
+
+
+def _number(given: str) -> float:
+    """A number, or a quotient of two such as 1/9."""
+    above, slash, below = given.partition("/")
+    return float(above) / float(below) if slash else float(given)
 
 
 def written(value: Value) -> str:

@@ -6,15 +6,12 @@ or three dimensions, whatever p is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import Tensor
 
-from unhinge.web.panels import Moving
+from unhinge.web.panels import Moving, Panel
+from unhinge.web.script import Script
 
-__all__ = ["FRAMES", "PER_CLASS", "picture_basis", "picture_code", "moving_picture", "shown_classes", "shown_examples"]
+__all__ = ["FRAMES", "PER_CLASS", "basis_line", "moving_panel", "shown_classes"]
 
 FRAMES = 40
 PER_CLASS = 12  # examples drawn of each class
@@ -31,67 +28,35 @@ def shown_classes(num_classes: int, axes: int) -> list[int]:
     return sorted({round(i * (num_classes - 1) / (wanted - 1)) for i in range(wanted)})
 
 
-def shown_examples(labels: Tensor, classes: list[int]) -> list[list[int]]:
-    """The first few examples of each of these classes."""
-    return [(labels == c).nonzero().flatten()[:PER_CLASS].tolist() for c in classes]
-
-
-def picture_basis(final: Tensor, weight: Tensor, classes: list[int], axes: int) -> Tensor:
-    """Orthonormal columns (p, axes) of the span of the final prototypes of these classes, their mean taken away.
-
-    Where these coincide, the initial ones decide; a picture needs some plane.
+def basis_line(final: str, classes: list[int], axes: int) -> str:
+    """Python for orthonormal columns `basis (p, axes)` of the span of these classes' prototypes in `final`, their mean
+    taken away. Where they coincide the initial ones decide, and at last the axes: a picture needs some plane.
     """
-    rows = final[classes] - final[classes].mean(0) + 1e-9 * weight[classes]
-    spare = 1e-12 * torch.eye(weight.shape[1], dtype=weight.dtype)[:axes]
-    return torch.linalg.qr(torch.cat([rows[:-1], spare]).mT).Q[:, :axes]
-
-
-def moving_picture(
-    solve: Callable[[Tensor, Tensor], Any],
-    norms: tuple[Tensor, Tensor],
-    moments: Tensor,
-    features: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    basis: Tensor,
-    unit: str,
-) -> Moving:
-    """Frames of features and prototypes, each set divided by its root mean square norm so that directions show.
-
-    Arguments:
-        solve: From projected features and prototypes to a path.
-        norms: Norms of all features and of all prototypes at the moments.
-        basis: The plane, (p, 2) or (p, 3); fewer where p is smaller.
-    """
-    axes = basis.shape[1]
-    classes = shown_classes(len(weight), axes)
-    state = solve(features @ basis, weight @ basis).at(moments)
-    parts = []
-    for rows, norm in ((state.features, norms[0]), (state.weight, norms[1])):
-        size = (norm / rows.shape[-2] ** 0.5)[:, None, None]
-        parts.append(torch.where(size > 0, rows / torch.where(size > 0, size, 1.0), 0.0))
-    groups: list[tuple[str, int, str]] = []
-    picked: list[Tensor] = []
-    for place, (c, examples) in enumerate(zip(classes, shown_examples(labels, classes), strict=True)):
-        groups.append((f"class {c}", place, "dot"))
-        picked.append(parts[0][:, examples])
-        groups.append((f"prototype {c}", place, "star"))
-        picked.append(parts[1][:, [c]])
-    ok = [bool(torch.isfinite(torch.cat([rows[i].flatten() for rows in picked])).all()) for i in range(len(moments))]
-    steps = [rows.mT.round(decimals=4).tolist() for rows in picked]  # group, frame, axis, point
-    frames = [[group[i] for group in steps] for i in range(len(moments)) if ok[i]]
-    reach = max((abs(v) for frame in frames for group in frame for axis in group for v in axis), default=1.0)
-    kept = [moment for moment, good in zip(moments.tolist(), ok, strict=True) if good]
-    return Moving(kept, unit, groups, frames, 1.08 * max(reach, 1e-3), len(frames) // 8)
-
-
-def picture_code(classes: list[int], axes: int, solve: str) -> str:
-    """The points of the picture in Python, from `problem`, `path`, `features`, `weight` and the moments `x`."""
     return (
-        f"basis = unhinge.web.moving.picture_basis(path.direction().weight, weight, {classes}, {axes}); "
-        f"state = {solve}.at(x)\n"
-        "h = state.features * (len(labels)**0.5 / path.feature_norm(x))[:, None, None]; "
-        "w = state.weight * (len(weight)**0.5 / path.weight_norm(x))[:, None, None]\n"
-        f"curves = {{f'prototype {{c}}': (x, w[:, [c]]) for c in {classes}}} | "
-        f"{{f'class {{c}}': (x, h[:, labels == c][:, :{PER_CLASS}]) for c in {classes}}}"
+        f"c = {classes}\nf = {final}[c]\nf = (f - f.mean(0) + 1e-9 * weight[c])[:-1]\n"
+        f"f = torch.cat([f, 1e-12 * torch.eye({axes}, f.shape[1], dtype=f.dtype)])\n"
+        f"basis = torch.linalg.qr(f.mT).Q[:, :{axes}]"
     )
+
+
+def moving_panel(script: Script, classes: list[int], unit: str, reach: float | None = None) -> Panel:
+    """The `curves` of a script as a moving picture: ``class c`` and ``prototype c``, each (moments, points, axes).
+
+    A moment at which something is not finite (norms that overflow, or that vanish) is left out.
+    """
+    curves = script["curves"]
+    moments = script["x"]
+    groups: list[tuple[str, int, str]] = []
+    points: list[torch.Tensor] = []
+    for place, c in enumerate(classes):
+        for name, symbol in ((f"class {c}", "dot"), (f"prototype {c}", "star")):
+            groups.append((name, place, symbol))
+            points.append(curves[name][1])
+    good = torch.stack([rows.flatten(1).isfinite().all(1) for rows in points]).all(0).tolist()
+    steps = [rows.mT.round(decimals=4).tolist() for rows in points]  # group, frame, axis, point
+    frames = [[group[i] for group in steps] for i in range(len(moments)) if good[i]]
+    kept = [moment for moment, fine in zip(moments.tolist(), good, strict=True) if fine]
+    widest = max((abs(v) for frame in frames for group in frame for axis in group for v in axis), default=1.0)
+    first = len(frames) // 8 if reach is None else min(len(frames) // 8, 2)
+    size = 1.08 * max(widest, 1e-3) if reach is None else reach
+    return Panel("", "", [], script.text, moving=Moving(kept, unit, groups, frames, size, first))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+import torch
 from torch import Tensor
 
-__all__ = ["Answer", "Curve", "Moving", "Number", "Panel", "Slot", "as_list"]
+__all__ = ["Answer", "Curve", "Line", "Moving", "Number", "Panel", "Slot", "Tone", "as_list", "as_tensor"]
+
+Line = Literal["line", "dashed", "dotted", "marks"]
+Tone = Literal["good", "warn", "bad"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Curve:
     name: str
     x: Sequence[float]
     y: Sequence[float | None]  # None where the true value is not finite
-    style: Literal["line", "dashed", "dotted", "marks"] = "line"
+    style: Line = "line"
     color: int = 0  # the place in the palette
     hover: Sequence[str] | None = None
     listed: bool = True  # in the legend
@@ -75,12 +80,11 @@ class Answer:
     """Everything a view shows for one state."""
 
     headline: str
-    tone: Literal["good", "warn", "bad"]
+    tone: Tone
     sentences: Sequence[str]
     numbers: Sequence[Number]
     panels: Mapping[str, Panel]
     chosen: Mapping[str, float] = field(default_factory=dict)  # values the theory chose for empty controls
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def as_list(values: Tensor) -> list[float | None]:
@@ -95,3 +99,13 @@ def as_list(values: Tensor) -> list[float | None]:
     if bool(finite.all()):
         return list(values.tolist())
     return [value if ok else None for value, ok in zip(values.tolist(), finite.tolist(), strict=True)]
+
+
+def as_tensor(values: Sequence[float | None]) -> Tensor:
+    """The numbers again, NaN where there is none.
+
+    Example:
+        >>> as_tensor([0.5, None])
+        tensor([0.5000,    nan], dtype=torch.float64)
+    """
+    return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import socket
+import socketserver
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ import torch
 __all__ = ["Served", "is_local", "serve"]
 
 TRIES = 20
+SILENCE = 15.0  # seconds
+LONGEST_HEAD = 20.0  # seconds for the first lines of a request
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,11 @@ class Served:
     url: str
 
     def run(self) -> None:
-        """Answer requests until stopped."""
-        self.server.serve_forever()
+        """Answer requests until stopped, or until Ctrl-C, which is passed on (werkzeug's own loop would hide it)."""
+        try:
+            socketserver.TCPServer.serve_forever(self.server)
+        finally:
+            self.server.server_close()
 
     def stop(self) -> None:
         """Stop answering, from another thread."""
@@ -47,26 +55,52 @@ def is_local(host: str) -> bool:
         return False
 
 
-def serve(host: str = "127.0.0.1", port: int | None = None, results: str | Path = "results") -> Served:
+def serve(
+    host: str = "127.0.0.1", port: int | None = None, results: str | Path = "results", token: str | None = None
+) -> Served:
     """A server of the page, bound but not yet answering.
 
     Arguments:
         host: Where to listen.
         port: The port; None takes 8765, or the next free one. A port that is asked for and taken is an OSError.
         results: The folder whose results can be browsed.
+        token: What the address must hold; None lets every user of this machine read the page.
     """
-    from werkzeug.serving import make_server
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Patient(WSGIRequestHandler):
+        """Waits for the lines of a request, but not for ever."""
+
+        timeout = SILENCE  # between two bytes, set on the socket by the standard library
+
+        def setup(self) -> None:
+            super().setup()
+            self._timer = threading.Timer(LONGEST_HEAD, self._hang_up)
+            self._timer.daemon = True
+            self._timer.start()
+
+        def _hang_up(self) -> None:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+        def run_wsgi(self) -> None:
+            self._timer.cancel()  # the head is here; the body has a deadline of its own
+            super().run_wsgi()
+
+        def finish(self) -> None:
+            self._timer.cancel()
+            super().finish()
 
     from unhinge.web.app import make_app
 
     # Each request has a thread of its own; were torch to open a team of threads for each, they would fight for cores.
     torch.set_num_threads(1)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = make_app(results, (host, "127.0.0.1", "localhost", "::1") if is_local(host) else None)
+    app = make_app(results, (host, "127.0.0.1", "localhost", "::1") if is_local(host) else None, token)
     chosen = port if port is not None else _free(host)
     family = "[" + host + "]" if ":" in host else host
-    server = make_server(host, chosen, app.server, threaded=True)
-    return Served(server, f"http://{family}:{server.server_port}/")
+    server = make_server(host, chosen, app.server, threaded=True, request_handler=Patient)
+    return Served(server, f"http://{family}:{server.server_port}/" + (f"?token={token}" if token else ""))
 
 
 def _free(host: str, first: int = 8765) -> int:

@@ -1,20 +1,29 @@
-"""Labels and starts from the controls, with the Python that makes the same; kept, since few controls change them."""
+"""Labels and starts from the controls, as Python that is run and shown; kept, since few controls change them."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
-from torch import Tensor
 
-from unhinge.nn.frames import simplex_etf
 from unhinge.web.address import State
 from unhinge.web.controls import Control, choice, count, number, text
+from unhinge.web.kept import Kept
+from unhinge.web.script import Script
 from unhinge.web.uploads import UPLOADS
 
-__all__ = ["CLASSES", "STARTS", "Setting", "check_size", "class_counts", "labels_of", "random_rows", "setting"]
+__all__ = [
+    "CLASSES",
+    "STARTS",
+    "Setting",
+    "accuracy_cost",
+    "check_simplex",
+    "check_size",
+    "class_counts",
+    "labels_line",
+    "setting",
+]
 
 LARGEST = {"numbers": 2_000_000, "logits": 1_000_000, "classes": 1000}
 
@@ -84,27 +93,42 @@ STARTS: tuple[Control, ...] = (
 
 @dataclass(frozen=True)
 class Setting:
-    """Labels and the initial state, and the lines of Python that make them as `labels`, `features` and `weight`."""
+    """Labels and the initial state: a script that leaves `labels (n,)`, `features (n, p)` and `weight (C, p)`."""
 
-    labels: Tensor  # (n,)
+    script: Script
     counts: tuple[int, ...]
-    features: Tensor  # (n, p)
-    weight: Tensor  # (C, p)
-    code: tuple[str, ...]
 
     @property
     def num_classes(self) -> int:
+        """C."""
         return len(self.counts)
+
+    @property
+    def num_samples(self) -> int:
+        """n."""
+        return sum(self.counts)
+
+    @property
+    def dim(self) -> int:
+        """p."""
+        return int(self.script["weight"].shape[1])
+
+
+def _bytes(given: Setting) -> int:
+    return sum(value.nbytes for value in given.script.names.values() if isinstance(value, torch.Tensor))
+
+
+DRAWN: Kept[tuple[tuple[int, ...], int, str, int], Setting] = Kept(limit=64 * 2**20, size_of=_bytes)
 
 
 def setting(state: State) -> Setting:
     """What the controls of :data:`CLASSES` and :data:`STARTS` ask for; a ValueError says why not."""
     if state.word("start") == "own":
         return _own(state.word("file"))
-    counts = class_counts(state)
-    dim = state.count("dim")
+    counts, dim, start, seed = class_counts(state), state.count("dim"), state.word("start"), state.count("seed")
     check_size(counts, dim)
-    return _drawn(counts, dim, state.word("start"), state.count("seed"))
+    check_simplex(start, len(counts), dim)
+    return DRAWN.get((counts, dim, start, seed), lambda: _drawn(counts, dim, start, seed))
 
 
 def class_counts(state: State) -> tuple[int, ...]:
@@ -148,8 +172,8 @@ def check_size(counts: tuple[int, ...], dim: int) -> None:
     if (size + classes) * dim > LARGEST["numbers"]:
         raise ValueError(
             f"{size:,} examples and {classes:,} prototypes of dimension {dim:,} are {(size + classes) * dim:,} "
-            f"numbers; "
-            f"this page takes {LARGEST['numbers']:,}. Lower C, N or p here, or use the library, which has no such "
+            f"numbers; this "
+            f"page takes {LARGEST['numbers']:,}. Lower C, N or p here, or use the library, which has no such "
             f"limit."
         )
     if size * classes > LARGEST["logits"]:
@@ -159,57 +183,58 @@ def check_size(counts: tuple[int, ...], dim: int) -> None:
         )
 
 
-def labels_of(counts: tuple[int, ...]) -> tuple[Tensor, str]:
-    """Labels class by class, and the line that makes them."""
-    classes = len(counts)
-    if len(set(counts)) == 1:
-        return torch.arange(classes).repeat_interleave(counts[0]), (
-            f"labels = torch.arange({classes}).repeat_interleave({counts[0]})"
+def accuracy_cost(given: Setting) -> float:
+    """Multiplications, or as slow things, for the accuracy at one moment of a balanced path: some per logit."""
+    return max(8.0 * given.num_samples * given.num_classes, 4e5)  # calling torch is not free either
+
+
+def check_simplex(start: str, classes: int, dim: int) -> None:
+    """That a simplex ETF, where one is asked for, has room."""
+    if start == "etf" and classes > dim + 1:
+        raise ValueError(
+            f"a simplex ETF of {classes} classes needs p of at least {classes - 1}, got {dim}. Raise p, or start at "
+            "random."
         )
-    return torch.arange(classes).repeat_interleave(torch.tensor(counts)), (
-        f"labels = torch.arange({classes}).repeat_interleave(torch.tensor({list(counts)}))"
-    )
 
 
-def random_rows(rows: int, dim: int, seed: int) -> Tensor:
-    """Independent standard normal rows in float64."""
-    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def labels_line(counts: tuple[int, ...]) -> str:
+    """Python for labels class by class.
+
+    Example:
+        >>> labels_line((5, 1))
+        'labels = torch.arange(2).repeat_interleave(torch.tensor([5, 1]))'
+    """
+    each = counts[0] if len(set(counts)) == 1 else f"torch.tensor({list(counts)})"
+    return f"labels = torch.arange({len(counts)}).repeat_interleave({each})"
 
 
-@lru_cache(maxsize=16)
 def _drawn(counts: tuple[int, ...], dim: int, start: str, seed: int) -> Setting:
-    labels, line = labels_of(counts)
-    classes, size = len(counts), sum(counts)
+    size, classes = sum(counts), len(counts)
+    first = ("import torch, unhinge", labels_line(counts), f"g = torch.Generator().manual_seed({seed})")
     if start == "etf":
-        if classes > dim + 1:
-            raise ValueError(
-                f"a simplex ETF of {classes} classes needs p of at least {classes - 1}, got {dim}. Raise p, or "
-                "start at random."
-            )
-        generator = torch.Generator().manual_seed(seed)
-        weight = dim**0.5 * simplex_etf(classes, dim, generator, dtype=torch.float64)
-        features = torch.randn(size, dim, generator=generator, dtype=torch.float64)
-        code = (
-            f"g = torch.Generator().manual_seed({seed}); weight = {dim}**0.5 * "
-            f"unhinge.nn.simplex_etf({classes}, {dim}, g, dtype=torch.float64)",
+        lines = (
+            f"weight = {dim}**0.5 * unhinge.simplex_etf({classes}, {dim}, g, dtype=torch.float64)\n"
             f"features = torch.randn({size}, {dim}, generator=g, dtype=torch.float64)",
         )
-        return Setting(labels, counts, features, weight, (line, "; ".join(code)))
-    rows = random_rows(size + classes, dim, seed)
-    code = (
-        f"z = torch.randn({size + classes}, {dim}, generator=torch.Generator().manual_seed({seed}), "
-        f"dtype=torch.float64)",
-        f"features, weight = z[:{size}], z[{size}:]",
-    )
-    return Setting(labels, counts, rows[:size], rows[size:], (line, "; ".join(code)))
+    else:
+        lines = (
+            f"z = torch.randn({size + classes}, {dim}, generator=g, dtype=torch.float64)\n"
+            f"features, weight = z.split([{size}, {classes}])",
+        )
+    return Setting(Script(*first, *lines), counts)
+
+
+READ = (
+    "import numpy, torch, unhinge",
+    "data = {k: torch.from_numpy(v) for k, v in numpy.load('start.npz').items()}",
+    "labels = data['labels'].long()",
+    "features, weight = data['features'].double(), data['weight'].double()",
+)
 
 
 def _own(name: str) -> Setting:
     start = UPLOADS.get(name)
     counts = tuple(torch.bincount(start.labels, minlength=len(start.weight)).tolist())
     check_size(counts, start.features.shape[1])
-    code = (
-        "import numpy; data = {key: torch.from_numpy(value) for key, value in numpy.load('start.npz').items()}",
-        "labels, features, weight = data['labels'].long(), data['features'].double(), data['weight'].double()",
-    )
-    return Setting(start.labels, counts, start.features, start.weight, code)
+    names = {"labels": start.labels, "features": start.features, "weight": start.weight}
+    return Setting(Script("import torch, unhinge", names=names).shown_as(*READ), counts)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import threading
 import zipfile
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unhinge.web.kept import Kept
+
 __all__ = ["LARGEST_FILE", "LARGEST_START", "UPLOADS", "Start", "Uploads", "read_npz"]
 
 LARGEST_FILE = 16 * 2**20  # bytes, as sent and as unpacked
 LARGEST_START = 2_000_000  # numbers in features and weight together
-KEPT = 8
+LARGEST_KEPT = 64 * 2**20  # bytes of all starts that are kept
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,10 @@ class Start:
     features: Tensor  # (n, p) float64
     weight: Tensor  # (C, p) float64
     labels: Tensor  # (n,) int64
+
+    def size(self) -> int:
+        """Bytes in memory."""
+        return self.features.nbytes + self.weight.nbytes + self.labels.nbytes
 
 
 def read_npz(raw: bytes) -> Start:
@@ -92,25 +96,19 @@ def _numbers(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 class Uploads:
     """The last few files by name: a digest of their bytes, so that an address names the same start again."""
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, Start] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, limit: int = LARGEST_KEPT) -> None:
+        self._kept: Kept[str, Start] = Kept(limit, Start.size)
 
     def add(self, raw: bytes) -> str:
         """Read a file and return its name."""
         start = read_npz(raw)
         name = hashlib.sha256(raw).hexdigest()[:16]
-        with self._lock:
-            self._kept[name] = start
-            self._kept.move_to_end(name)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+        self._kept.put(name, start)
         return name
 
     def get(self, name: str) -> Start:
         """The start of that name, if it is still there."""
-        with self._lock:
-            start = self._kept.get(name)
+        start = self._kept.find(name)
         if start is None:
             raise ValueError(
                 "choose an .npz with features (n, p), weight (C, p) and labels (n,)."

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from unhinge.theory import LayerPeeled, LinearPath
-from unhinge.web.accuracy import accuracy as accuracy_along
-from unhinge.web.accuracy import moment_cost
 from unhinge.web.address import State
-from unhinge.web.clock import RATES, SAMPLES, nice_length, rates, runs_out, stride_for, times
+from unhinge.web.clock import RATES, nice_length, rates, runs_out, shown_length, stride_for, times
 from unhinge.web.controls import choice, number
-from unhinge.web.modes import exponents, exponents_code
-from unhinge.web.moving import FRAMES, moving_picture, picture_basis, picture_code, shown_classes
-from unhinge.web.panels import Answer, Curve, Number, Panel, Slot, as_list
-from unhinge.web.setting import CLASSES, STARTS, Setting, setting
+from unhinge.web.moving import FRAMES, PER_CLASS, basis_line, moving_panel, shown_classes
+from unhinge.web.panels import Answer, Number, Panel, Slot, Tone
+from unhinge.web.script import Look, Script, call, panel_of
+from unhinge.web.setting import CLASSES, STARTS, Setting, accuracy_cost, setting
 from unhinge.web.shared_controls import AXES, DECAYS, REACH, gamma_control, horizon_control
 from unhinge.web.views import View
 from unhinge.web.words import duration, exponent_text, plain, share, threshold
@@ -92,49 +89,55 @@ SLOTS = (
         "moving",
         "features and prototypes in time",
         "Three classes (four in 3-D), projected on the plane of their final prototypes; each set divided by its "
-        "root mean "
-        "square norm. Stars: prototypes. Dots: features.",
+        "root mean square norm. Stars: prototypes. Dots: features.",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A problem, its path, and the lines of Python that make both."""
+    """What the controls ask for: a script that leaves `problem` and `path` beside the start."""
 
     setting: Setting
-    problem: LayerPeeled
-    path: LinearPath
-    code: str
-    make: str  # the call that makes a path of other features and prototypes, for pictures
+    script: Script
+    solve: str  # the call that gives a path, with FEATURES and WEIGHT for its start
+
+    @property
+    def problem(self) -> LayerPeeled:
+        """The problem."""
+        problem: LayerPeeled = self.script["problem"]
+        return problem
+
+    @property
+    def path(self) -> LinearPath:
+        """Its path."""
+        path: LinearPath = self.script["path"]
+        return path
 
 
 def solve_free(state: State) -> Solved:
     """The path that the controls ask for."""
     given = setting(state)
-    gamma, l1, l2 = state.maybe("gamma"), state.number("feature_decay"), state.number("weight_decay")
-    problem = LayerPeeled(given.labels, given.num_classes, gamma, l1, l2)
-    lr, lr_code = rates(state, state.number("s"))
-    options = ""
-    if state.word("optimizer") == "descent":
-        momentum, nesterov = state.number("momentum"), state.word("nesterov") == "yes" and state.number("momentum") > 0
-        path = problem.descent(given.features, given.weight, lr=lr, momentum=momentum, nesterov=nesterov)
-        if momentum:
-            options = f", momentum={momentum!r}" + (", nesterov=True" if nesterov else "")
-    else:
-        path = problem.flow(given.features, given.weight, lr=lr)
-    arguments = f"labels, {given.num_classes}" + (f", gamma={gamma!r}" if gamma is not None else "")
-    arguments += (f", feature_decay={l1!r}" if l1 else "") + (f", weight_decay={l2!r}" if l2 else "")
-    call = f"{state.word('optimizer')}(FEATURES, WEIGHT, lr={lr_code}{options})"
-    first = f"problem = unhinge.LayerPeeled({arguments}); path = problem.{call}"
-    code = "\n".join(
-        (
-            "import torch, unhinge" + (", unhinge.nn" if state.word("start") == "etf" else ""),
-            *given.code,
-            first.replace("FEATURES", "features").replace("WEIGHT", "weight"),
-        )
+    problem = call(
+        "unhinge.LayerPeeled",
+        "labels",
+        str(given.num_classes),
+        gamma=state.maybe("gamma"),
+        feature_decay=state.number("feature_decay") or None,
+        weight_decay=state.number("weight_decay") or None,
     )
-    return Solved(given, problem, path, code, "problem." + call)
+    solve = f"problem.{state.word('optimizer')}(FEATURES, WEIGHT, lr={rates(state, state.number('s'))}"
+    solve += "".join(f", {name}={value!r}" for name, value in _momentum(state).items()) + ")"
+    path = solve.replace("FEATURES", "features").replace("WEIGHT", "weight")
+    return Solved(given, given.script.then(f"problem = {problem}", f"path = {path}"), solve)
+
+
+def _momentum(state: State) -> dict[str, object]:
+    """The options of descent that were chosen."""
+    if state.word("optimizer") != "descent" or not state.number("momentum"):
+        return {}
+    chosen: dict[str, object] = {"momentum": state.number("momentum")}
+    return chosen | ({"nesterov": True} if state.word("nesterov") == "yes" else {})
 
 
 def _check_steps(state: State, horizon: float | None) -> None:
@@ -154,8 +157,7 @@ def _length(state: State, late: float, rate: float) -> int:
     """The steps shown: those asked for, or until a tenth of the distance asked for, which is reached at `late`."""
     given = state.maybe("horizon")
     if given is not None:
-        length = int(given)
-        return length if length < SAMPLES else SAMPLES * (length // SAMPLES)
+        return shown_length(given)
     if runs_out(state):
         return nice_length(state.count("length"))
     if _stepwise(state):
@@ -176,173 +178,135 @@ def answer(state: State) -> Answer:
     _check_steps(state, state.maybe("horizon"))
     solved = solve_free(state)
     path, given = solved.path, solved.setting
-    rate = path.rate(_peak(state)).item()
+    rate = path.rate(state.number("lr")).item()
     reached = math.nan if _stepwise(state) else path.time_to(state.number("reach")).item()
     length = _length(state, reached, rate)
-    x, x_code = times(length, path.discrete)
-    xlabel = "steps" if path.discrete else "time (steps of gradient flow)"
-    at = x.tolist()
-    code = f"{solved.code}\nx = {x_code}; curves = "
-    loss, distance = path.loss(x), path.distance(x)
-    features, weight = path.feature_norm(x), path.weight_norm(x)
-    classes = given.num_classes
-    stride = stride_for(moment_cost(path), ACCURACY_BUDGET, len(at) - 1)
+    script = solved.script.then(f"x = {times(length, path.discrete)}")
+    x = script["x"]
+    steps = "steps" if path.discrete else "time (steps of gradient flow)"
+    stride = stride_for(accuracy_cost(given), ACCURACY_BUDGET, len(x) - 1)
     end = length if runs_out(state) or _stepwise(state) else VERY_LATE
-    accuracy = accuracy_along(path, torch.cat([x[::stride], torch.tensor([end]).to(x)]))
+    late = path.accuracy(torch.tensor(end).to(x)).item()
+    distance = path.distance(x)
     panels = {
-        "loss": _loss_panel(xlabel, at, loss, code),
-        "accuracy": Panel(
-            xlabel,
+        "loss": _loss_panel(script, steps),
+        "accuracy": panel_of(
+            script.then(f"curves = {{'accuracy': (x[::{stride}], path.accuracy(x[::{stride}]))}}"),
+            steps,
             "accuracy (share)",
-            [Curve("accuracy", at[::stride], as_list(accuracy[:-1]))],
-            code + f"{{'accuracy': (x[::{stride}], path.accuracy(x[::{stride}]))}}",
             yrange=(-0.03, 1.05),
-            levels=[("chance", 1 / classes)],
+            levels=[("chance", 1 / given.num_classes)],
         ),
-        "norms": Panel(
-            xlabel,
+        "norms": panel_of(
+            script.then(
+                "curves = {'features |H|': (x, path.feature_norm(x)), 'prototypes |W|': (x, path.weight_norm(x))}"
+            ),
+            steps,
             "Frobenius norm",
-            [Curve("features |H|", at, as_list(features)), Curve("prototypes |W|", at, as_list(weight), color=1)],
-            code + "{'features |H|': (x, path.feature_norm(x)), 'prototypes |W|': (x, path.weight_norm(x))}",
             ylog=True,
         ),
-        "distance": _distance_panel(state, xlabel, at, distance, rate, code),
+        "distance": _distance_panel(state, script, steps, distance, rate),
         "spectrum": _spectrum_panel(state, solved),
+        "moving": _moving_panel(state, solved, length),
     }
-    final = path.direction()
-    panels["moving"] = _moving_panel(state, solved, final.weight, length)
     headline, tone, sentences, numbers = _words(
-        state, solved, final.weight, rate, accuracy[-1].item(), _reached(reached, state, x, distance), distance
+        state, solved, path.direction().weight, rate, late, _reached(reached, state, x, distance), distance
     )
-    return Answer(
-        headline,
-        tone,
-        sentences,
-        numbers,
-        panels,
-        {"gamma": solved.problem.gamma.item(), "horizon": float(length)},
-    )
+    chosen = {"gamma": solved.problem.gamma.item(), "horizon": float(length)}
+    return Answer(headline, tone, sentences, numbers, panels, chosen)
 
 
-def _peak(state: State) -> float:
-    return state.number("lr")
-
-
-def _loss_panel(xlabel: str, at: list[float], loss: Tensor, code: str) -> Panel:
+def _loss_panel(script: Script, steps: str) -> Panel:
+    """The loss, or where it falls exponentially minus the loss on a logarithmic axis, which then is a line."""
+    loss = script["path"].loss(script["x"])
     finite = loss[torch.isfinite(loss)]
     late = finite[len(finite) // 2 :]
     if len(late) and bool((late < 0).all()) and finite.min() < 300 * late.max():
-        return Panel(
-            xlabel,
-            "-loss",
-            [Curve("-loss", at, as_list(torch.where(loss < 0, -loss, torch.nan)))],
-            code + "{'-loss': (x, torch.where(path.loss(x) < 0, -path.loss(x), torch.nan))}",
-            title="minus the loss",
-            ylog=True,
-        )
-    return Panel(xlabel, "loss", [Curve("loss", at, as_list(loss))], code + "{'loss': (x, path.loss(x))}")
+        drawn = script.then("y = -path.loss(x)", "curves = {'-loss': (x, torch.where(y > 0, y, torch.nan))}")
+        return panel_of(drawn, steps, "-loss", title="minus the loss", ylog=True)
+    return panel_of(script.then("curves = {'loss': (x, path.loss(x))}"), steps, "loss")
 
 
-def _distance_panel(state: State, xlabel: str, at: list[float], distance: Tensor, rate: float, code: str) -> Panel:
-    curves = [Curve("distance", at, as_list(torch.where(distance > 0, distance, torch.nan)))]
-    parts = "{'distance': (x, torch.where(path.distance(x) > 0, path.distance(x), torch.nan))"
+def _distance_panel(state: State, script: Script, steps: str, distance: Tensor, rate: float) -> Panel:
+    lines = ["d = path.distance(x)", "curves = {'distance': (x, torch.where(d > 0, d, torch.nan))}"]
     above = (distance > 1e-13).nonzero().flatten().tolist()
     if above and above[-1] > 4 and state.word("schedule") == "constant" and math.isfinite(rate):
-        last, first = above[-1], above[-1] // 3
-        slope = 1.4 * distance[last] * torch.exp(rate * (torch.tensor(at, dtype=torch.float64) - at[last]))
-        shown = slice(first, last + 1)
-        curves.append(Curve("predicted slope", at[shown], as_list(slope[shown]), "dashed", 1))
-        parts += (
-            f", 'predicted slope': (x[{first}:{last + 1}], (1.4 * path.distance(x[{last}]) * "
-            f"torch.exp(path.rate() * (x - x[{last}])))[{first}:{last + 1}])"
+        last, part = above[-1], f"{above[-1] // 3}:{above[-1] + 1}"
+        lines.append(
+            f"y = 1.4 * d[{last}] * torch.exp(path.rate() * (x[{part}] - x[{last}]))\n"
+            f"curves['predicted slope'] = (x[{part}], y)"
         )
-    return Panel(
-        xlabel,
+    return panel_of(
+        script.then(*lines),
+        steps,
         "distance (no unit)",
-        curves,
-        code + parts + "}",
+        {"predicted slope": Look("dashed", 1)},
         ylog=True,
         levels=[("asked for", state.number("reach"))],
     )
 
 
 def _spectrum_panel(state: State, solved: Solved) -> Panel:
-    problem = solved.problem
-    sigma = problem.singular_values
-    lr, momentum = state.number("lr"), state.number("momentum")
-    pair = (lr * state.number("s"), lr)
-    decays = (problem.feature_decay.item(), problem.weight_decay.item())
-    descent = state.word("optimizer") == "descent"
-    nesterov = state.word("nesterov") == "yes"
-    values = exponents(sigma, pair, decays, state.word("optimizer"), momentum, nesterov)
-    at = [float(k) for k in range(1, len(sigma) + 1)]
-    lead = values >= values.max() - 1e-9 * values.abs().max()
-    names = [f"σ = {plain(s)}, exponent {plain(v)}" for s, v in zip(sigma.tolist(), values.tolist(), strict=True)]
-    curves = []
-    for name, mask, color in (("leading", lead, 0), ("others", ~lead, 1)):
-        picked = mask.nonzero().flatten().tolist()
-        if picked:
-            curves.append(
-                Curve(name, [at[i] for i in picked], as_list(values[mask]), "marks", color, [names[i] for i in picked])
-            )
-    code = exponents_code(pair, decays, state.word("optimizer"), momentum, nesterov)
-    unit = "per step" if descent else "per unit of time"
-    return Panel(
-        "mode (by singular value)",
-        f"growth exponent ({unit})",
-        curves,
-        f"{_with_module(solved.code, 'unhinge.web.modes')}\nsigma = problem.singular_values; x = "
-        f"torch.arange(1.0, len(sigma) + 1); "
-        f"y = {code}; lead = y >= y.max() - 1e-9 * y.abs().max()\n"
+    lr = state.number("lr")
+    discrete = solved.path.discrete
+    modes = call(
+        "problem.modes",
+        lr=lr if state.number("s") == 1 else (lr * state.number("s"), lr),
+        **_momentum(state),
+        discrete=True if discrete and not _momentum(state) else None,
+    )
+    script = solved.script.then(
+        f"m = {modes}",
+        "y = m.growth.repeat_interleave(m.multiplicity)",
+        "x = torch.arange(1.0, len(y) + 1)",
+        "lead = y >= y.max() - 1e-9 * y.abs().max()",
         "curves = {'leading': (x[lead], y[lead]), 'others': (x[~lead], y[~lead])}",
+    )
+    sigma = script["m"].sigma.repeat_interleave(script["m"].multiplicity).tolist()
+    names = [f"σ = {plain(s)}, exponent {plain(v)}" for s, v in zip(sigma, script["y"].tolist(), strict=True)]
+    lead = script["lead"].tolist()
+    hover = {True: [n for n, one in zip(names, lead, strict=True) if one]}
+    hover[False] = [n for n, one in zip(names, lead, strict=True) if not one]
+    return panel_of(
+        script,
+        "mode (by singular value)",
+        f"growth exponent ({'per step' if discrete else 'per unit of time'})",
+        {"leading": Look("marks", 0, hover=hover[True]), "others": Look("marks", 1, hover=hover[False])},
         levels=[("neither grows nor decays", 0.0)],
     )
 
 
-def _with_module(code: str, name: str) -> str:
-    return code.replace("import torch, unhinge", f"import torch, unhinge, {name}", 1)
-
-
-def _moving_panel(state: State, solved: Solved, final: Tensor, length: int) -> Panel:
+def _moving_panel(state: State, solved: Solved, length: int) -> Panel:
     given, path = solved.setting, solved.path
-    axes = min(int(state.word("axes")), given.weight.shape[1])
-    step = max(1, length // FRAMES)
-    if path.discrete:
-        moments, moments_code = torch.arange(0, length + 1, step), f"torch.arange(0, {length + 1}, {step})"
-    else:
-        moments = torch.linspace(0, length, FRAMES + 1, dtype=torch.float64)
-        moments_code = f"torch.linspace(0, {length}, {FRAMES + 1}, dtype=torch.float64)"
+    axes = min(int(state.word("axes")), given.dim)
     classes = shown_classes(given.num_classes, axes)
-    basis = picture_basis(final, given.weight, classes, axes)
-    lr, _ = rates(state, state.number("s"))
-
-    def again(features: Tensor, weight: Tensor) -> Any:
-        if not path.discrete:
-            return solved.problem.flow(features, weight, lr=lr)
-        momentum = state.number("momentum")
-        nesterov = state.word("nesterov") == "yes" and momentum > 0
-        return solved.problem.descent(features, weight, lr=lr, momentum=momentum, nesterov=nesterov)
-
-    norms = path.feature_norm(moments), path.weight_norm(moments)
-    unit = "steps" if path.discrete else "time"
-    moving = moving_picture(again, norms, moments, given.features, given.weight, given.labels, basis, unit)
-    solve = solved.make.replace("FEATURES", "features @ basis").replace("WEIGHT", "weight @ basis")
-    code = (
-        f"{_with_module(solved.code, 'unhinge.web.moving')}\nx = {moments_code}\n{picture_code(classes, axes, solve)}"
+    step = max(1, length // FRAMES)
+    moments = f"torch.arange(0, {length + 1}, {step})"
+    if not path.discrete:
+        moments = f"torch.linspace(0, {length}, {FRAMES + 1}, dtype=torch.float64)"
+    again = solved.solve.replace("FEATURES", "features @ basis").replace("WEIGHT", "weight @ basis")
+    script = solved.script.then(
+        f"x = {moments}",
+        basis_line("path.direction().weight", classes, axes),
+        f"z = {again}.at(x)",
+        "h = z.features * (len(labels)**0.5 / path.feature_norm(x))[:, None, None]",
+        "w = z.weight * (len(weight)**0.5 / path.weight_norm(x))[:, None, None]",
+        f"curves = {{f'class {{k}}': (x, h[:, labels == k][:, :{PER_CLASS}]) for k in c}} | "
+        "{f'prototype {k}': (x, w[:, [k]]) for k in c}",
     )
-    return Panel("", "", [], code, moving=moving)
+    return moving_panel(script, classes, "steps" if path.discrete else "time")
 
 
 def _words(
     state: State, solved: Solved, final: Tensor, rate: float, late: float, reached: str, distance: Tensor
-) -> tuple[str, Any, list[str], list[Number]]:
+) -> tuple[str, Tone, list[str], list[Number]]:
     problem, path, given = solved.problem, solved.path, solved.setting
     classes, gamma = given.num_classes, problem.gamma.item()
     limit = threshold(classes)
-    growth = path.growth(_peak(state)).item()
+    growth = path.growth(state.number("lr")).item()
     critical = problem.critical_decay.item()
     product = math.sqrt(problem.feature_decay.item() * problem.weight_decay.item())
-    tone: Any = "good"
+    tone: Tone = "good"
     norms = final.norm(dim=1)
     alive = int((norms > 1e-6 * norms.max()).sum())
     if gamma > limit and problem.balanced:

@@ -1,23 +1,19 @@
-"""Noise and imbalance: what collapses, when, and what the weights n_c^(-1/2) change."""
+"""Noise and imbalance: what collapses, when, and what weights of the classes change."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
-from unhinge.theory import LayerPeeled, LinearPath, slow_down, symmetric_noise, tolerated_noise
-from unhinge.web.accuracy import accuracy as accuracy_along
-from unhinge.web.accuracy import moment_cost
+from unhinge.theory import LayerPeeled, LinearPath, slow_down, tolerated_noise
 from unhinge.web.address import State
-from unhinge.web.clock import SAMPLES, nice_length, stride_for, times
-from unhinge.web.controls import Control, choice, number
-from unhinge.web.modes import exponents
-from unhinge.web.panels import Answer, Curve, Number, Panel, Slot, as_list
-from unhinge.web.setting import CLASSES, Setting, setting
+from unhinge.web.clock import nice_length, shown_length, stride_for, times
+from unhinge.web.controls import choice, number
+from unhinge.web.panels import Answer, Number, Panel, Slot, Tone, as_tensor
+from unhinge.web.script import Look, Script, call, panel_of
+from unhinge.web.setting import CLASSES, Setting, accuracy_cost, setting
 from unhinge.web.shared_controls import DECAYS, REACH, SEED, gamma_control, horizon_control
 from unhinge.web.views import View
 from unhinge.web.words import duration, exponent_text, plain, share, threshold
@@ -27,21 +23,16 @@ __all__ = ["NOISE"]
 ACCURACY_BUDGET = 2e8  # multiplications, for each of the two
 NORMS_BUDGET = 2e6
 VERY_LATE = 1e15
+NAMES = ("plain", "with weights")
 FADED = 0.1  # of the largest prototype: then a class counts as collapsed
-
-
-def _changed(control: Control, default: Any) -> Control:
-    from dataclasses import replace
-
-    return replace(control, default=default)
 
 
 _BY_KEY = {control.key: control for control in CLASSES}
 CONTROLS = (
     _BY_KEY["classes"],
-    _changed(_BY_KEY["profile"], "tail"),
-    _changed(_BY_KEY["per_class"], 100),
-    _changed(_BY_KEY["ratio"], 20.0),
+    replace(_BY_KEY["profile"], default="tail"),
+    replace(_BY_KEY["per_class"], default=100),
+    replace(_BY_KEY["ratio"], default=20.0),
     _BY_KEY["counts"],
     _BY_KEY["dim"],
     number(
@@ -54,6 +45,16 @@ CONTROLS = (
         slide=(0.0, 0.95),
     ),
     gamma_control("Weight of the other logits in the loss. Empty: 1/(C-1)."),
+    number(
+        "power",
+        "class weights n^(-a)",
+        "Each class counts as the number of its examples to the power -a: 0 not at all, 1/2 restores the balanced "
+        "dynamics, 1 makes up for the size.",
+        0.5,
+        0.0,
+        2.0,
+        slide=(0.0, 1.0),
+    ),
     *DECAYS,
     number("lr", "rate η", "Learning rate of features and prototypes.", 0.1, 1e-6, 1e4, log=True, slide=(1e-3, 10.0)),
     choice(
@@ -96,140 +97,108 @@ SLOTS = (
 
 
 @dataclass(frozen=True)
-class _Case:
-    name: str
-    problem: LayerPeeled
-    path: LinearPath
-    color: int
+class _Solved:
+    setting: Setting
+    script: Script
+
+    def problem(self, name: str) -> LayerPeeled:
+        problem: LayerPeeled = self.script["problems"][name]
+        return problem
+
+    def path(self, name: str) -> LinearPath:
+        path: LinearPath = self.script["paths"][name]
+        return path
 
 
-def _solve(state: State) -> tuple[Setting, tuple[_Case, _Case], str]:
+def _solve(state: State) -> _Solved:
     given = setting(state)
-    classes, rho, gamma = given.num_classes, state.number("noise"), state.maybe("gamma")
+    classes, rho = given.num_classes, state.number("noise")
     if rho >= (classes - 1) / classes:
         raise ValueError(
             f"at a noise of (C-1)/C = {plain((classes - 1) / classes)} labels say nothing, and beyond they lie; got "
             f"ρ = {plain(rho)}. Lower ρ."
         )
-    target: Tensor = symmetric_noise(given.labels, classes, rho) if rho else given.labels
-    l1, l2 = state.number("feature_decay"), state.number("weight_decay")
-    arguments = f"{classes}" + (f", gamma={gamma!r}" if gamma is not None else "")
-    arguments += (f", feature_decay={l1!r}" if l1 else "") + (f", weight_decay={l2!r}" if l2 else "")
-    cases = []
-    for name, weights, color in (("plain", None, 0), ("with weights", "sqrt", 1)):
-        problem = LayerPeeled(target, classes, gamma, l1, l2, weights)
-        cases.append(_Case(name, problem, problem.flow(given.features, given.weight, lr=state.number("lr")), color))
-    soft = f"unhinge.symmetric_noise(labels, {classes}, {rho!r})" if rho else "labels"
-    code = "\n".join(
-        (
-            "import torch, unhinge" + (", unhinge.nn" if state.word("start") == "etf" else ""),
-            *given.code,
-            f"problems = {{n: unhinge.LayerPeeled({soft}, {arguments}, class_weight=w) "
-            "for n, w in (('plain', None), ('with weights', 'sqrt'))}; "
-            f"paths = {{n: p.flow(features, weight, lr={state.number('lr')!r}) for n, p in problems.items()}}",
-        )
+    problem = call(
+        "unhinge.LayerPeeled",
+        f"unhinge.symmetric_noise(labels, {classes}, {rho!r})" if rho else "labels",
+        f"{classes}, class_weight=w",
+        gamma=state.maybe("gamma"),
+        feature_decay=state.number("feature_decay") or None,
+        weight_decay=state.number("weight_decay") or None,
     )
-    return given, (cases[0], cases[1]), code
+    power = state.number("power")
+    weights = "'sqrt'" if power == 0.5 else f"unhinge.class_weights(labels.bincount(), power={power!r}).double()"
+    return _Solved(
+        given,
+        given.script.then(
+            f"problems = {{n: {problem} for n, w in (('plain', None), ('with weights', {weights}))}}",
+            f"paths = {{n: p.flow(features, weight, lr={state.number('lr')!r}) for n, p in problems.items()}}",
+        ),
+    )
 
 
 def _length(state: State, reached: float) -> int:
     asked = state.maybe("horizon")
     if asked is not None:
-        length = int(asked)
-        return length if length < SAMPLES else SAMPLES * (length // SAMPLES)
+        return shown_length(asked)
     return min(nice_length(2 * reached), 10**9) if math.isfinite(reached) and reached > 0 else 2000
 
 
 def answer(state: State) -> Answer:
     """All curves, numbers and sentences of the view."""
-    given, cases, code = _solve(state)
-    reached = {case.name: case.path.time_to(state.number("reach")).item() for case in cases}
+    solved = _solve(state)
+    given = solved.setting
+    reached = {name: solved.path(name).time_to(state.number("reach")).item() for name in NAMES}
     length = _length(state, reached["with weights"])
-    x, x_code = times(length, False)
-    at = x.tolist()
-    xlabel = "time (steps of gradient flow)"
-    code_x = f"{code}\nx = {x_code}; curves = "
-    size, classes, dim = len(given.labels), given.num_classes, given.features.shape[1]
-    stride = stride_for(max(moment_cost(case.path) for case in cases), ACCURACY_BUDGET)
-    late = torch.tensor([VERY_LATE], dtype=torch.float64)
-    accuracy = {case.name: accuracy_along(case.path, torch.cat([x[::stride], late])) for case in cases}
-    ends = {case.name: accuracy[case.name][-1].item() for case in cases}
-    finals = {case.name: _relative(case.path.direction().weight.norm(dim=-1)) for case in cases}
-    apart = stride_for((size + classes) * dim, NORMS_BUDGET)
-    norms = {case.name: _relative(case.path.at(x[::apart]).weight.norm(dim=-1)) for case in cases}
-    order = sorted(range(classes), key=lambda c: -given.counts[c])
-    shown = list(dict.fromkeys((order[0], order[classes // 2], order[-1])))
-    names = dict(
-        zip(shown, ("largest", "middle", "smallest") if len(shown) == 3 else ("largest", "smallest"), strict=True)
-    )
-    sigma_code = (
-        f"lambda s: unhinge.web.modes.exponents(s, ({state.number('lr')!r}, {state.number('lr')!r}), "
-        f"({state.number('feature_decay')!r}, {state.number('weight_decay')!r}))"
-    )
+    script = solved.script.then(f"x = {times(length, discrete=False)}")
+    x = script["x"]
+    time = "time (steps of gradient flow)"
+    late = x.new_tensor(VERY_LATE)
+    ends = {name: solved.path(name).accuracy(late).item() for name in NAMES}
+    order = sorted(range(given.num_classes), key=lambda c: -given.counts[c])
+    stride = stride_for(accuracy_cost(given), ACCURACY_BUDGET)
     panels = {
-        "accuracy": Panel(
-            xlabel,
+        "accuracy": panel_of(
+            script.then(f"x = x[::{stride}]", "curves = {n: (x, p.accuracy(x)) for n, p in paths.items()}"),
+            time,
             "accuracy (share)",
-            [Curve(c.name, at[::stride], as_list(accuracy[c.name][:-1]), color=c.color) for c in cases],
-            code_x + f"{{n: (x[::{stride}], p.accuracy(x[::{stride}])) for n, p in paths.items()}}",
             yrange=(-0.03, 1.05),
-            levels=[("chance", 1 / classes)],
+            levels=[("chance", 1 / given.num_classes)],
         ),
-        "sizes": Panel(
-            xlabel,
-            "norm / largest norm",
-            [
-                Curve(
-                    f"{names[k]}, {c.name}",
-                    at[::apart],
-                    as_list(norms[c.name][:, k]),
-                    "dashed" if c.color else "line",
-                    2 + i,
-                    listed=not c.color,
-                )
-                for c in cases
-                for i, k in enumerate(shown)
-            ],
-            f"{code}\nx = {x_code}[::{apart}]; norm = {{n: p.at(x).weight.norm(dim=-1) for n, p in paths.items()}}\n"
-            f"curves = {{f'{{k}}, {{n}}': (x, norm[n][:, c] / norm[n].amax(-1)) "
-            f"for c, k in {names!r}.items() for n in paths}}",
-            yrange=(-0.03, 1.08),
-        ),
-        "limit": Panel(
-            "class (by size, largest first)",
-            "norm / largest norm",
-            [
-                Curve(
-                    c.name,
-                    [float(i) for i in range(1, classes + 1)],
-                    as_list(finals[c.name][order]),
-                    "marks",
-                    c.color,
-                    [f"class {k}, {given.counts[k]} examples: {plain(finals[c.name][k].item())}" for k in order],
-                )
-                for c in cases
-            ],
-            f"{code}\nx = torch.arange(1.0, {classes + 1}); norm = "
-            f"{{n: p.direction().weight.norm(dim=-1)[{order}] for n, p in paths.items()}}\n"
-            "curves = {n: (x, v / v.max()) for n, v in norm.items()}",
-            yrange=(-0.05, 1.08),
-        ),
-        "spectrum": _spectrum(state, cases, code, sigma_code),
-        "distance": Panel(
-            xlabel,
+        "sizes": _sizes_panel(script, given, order, time),
+        "limit": _limit_panel(solved, order),
+        "spectrum": _spectrum_panel(state, solved),
+        "distance": panel_of(
+            script.then(
+                "d = {n: p.distance(x) for n, p in paths.items()}",
+                "curves = {n: (x, torch.where(y > 0, y, torch.nan)) for n, y in d.items()}",
+            ),
+            time,
             "distance (no unit)",
-            [Curve(c.name, at, as_list(_positive(c.path.distance(x))), color=c.color) for c in cases],
-            code_x + "{n: (x, torch.where(p.distance(x) > 0, p.distance(x), torch.nan)) for n, p in paths.items()}",
             ylog=True,
             levels=[("asked for", state.number("reach"))],
         ),
-        "noise": _noise(state, cases[0].problem),
+        "noise": _noise_panel(state, solved.problem("plain")),
     }
-    faded = _faded(at[::apart], norms["plain"][:, order[-1]])
-    headline, tone, sentences = _words(state, given, cases, ends, finals["plain"], faded)
-    numbers = [
+    smallest = next(curve for curve in panels["sizes"].curves if curve.name == "smallest, plain")
+    faded = _faded(list(smallest.x), as_tensor(smallest.y))
+    left = as_tensor(panels["limit"].curves[0].y)
+    headline, tone, sentences = _words(state, solved, ends, left, faded)
+    return Answer(
+        headline,
+        tone,
+        sentences,
+        _numbers(state, solved, ends, faded, reached["with weights"]),
+        panels,
+        {"gamma": solved.problem("plain").gamma.item(), "horizon": float(length)},
+    )
+
+
+def _numbers(state: State, solved: _Solved, ends: dict[str, float], faded: str, reached: float) -> list[Number]:
+    classes, power = solved.setting.num_classes, plain(state.number("power"))
+    return [
         Number("final accuracy, plain", share(ends["plain"]), "Accuracy at infinite time."),
-        Number("with weights", share(ends["with weights"]), "Accuracy at infinite time with weights n_c^(-1/2)."),
+        Number("with weights", share(ends["with weights"]), f"Accuracy at infinite time with weights n_c^(-{power})."),
         Number("smallest class fades", faded, "When its prototype is a tenth of the largest one, without weights."),
         Number(
             "slow-down",
@@ -242,81 +211,91 @@ def answer(state: State) -> Answer:
             "Below it, balanced classes keep their clean limit.",
         ),
         Number(
-            "critical decay", plain(cases[0].problem.critical_decay.item()), "Norms grow while √(λ₁λ₂) is below this."
+            "critical decay",
+            plain(solved.problem("plain").critical_decay.item()),
+            "Norms grow while √(λ₁λ₂) is below this.",
         ),
-        Number("distance, weights", exponent_text(cases[1].path.rate().item(), False), "To its limit, with weights."),
         Number(
-            f"to {plain(state.number('reach'))}, weights",
-            duration(reached["with weights"], False),
-            "When that distance is reached.",
+            "distance, weights",
+            exponent_text(solved.path("with weights").rate().item(), False),
+            "To its limit, with weights.",
+        ),
+        Number(
+            f"to {plain(state.number('reach'))}, weights", duration(reached, False), "When that distance is reached."
         ),
     ]
-    return Answer(
-        headline,
-        tone,
-        sentences,
-        numbers,
-        panels,
-        {"gamma": cases[0].problem.gamma.item(), "horizon": float(length)},
+
+
+def _sizes_panel(script: Script, given: Setting, order: list[int], time: str) -> Panel:
+    """Norms of the prototypes of the largest, the middle and the smallest class, over the largest norm."""
+    shown = list(dict.fromkeys((order[0], order[len(order) // 2], order[-1])))
+    names = ("largest", "middle", "smallest") if len(shown) == 3 else ("largest", "smallest")
+    apart = stride_for((given.num_samples + given.num_classes) * given.dim, NORMS_BUDGET)
+    drawn = script.then(
+        f"x = x[::{apart}]",
+        "norm = {n: p.at(x).weight.norm(dim=-1) for n, p in paths.items()}",
+        f"few = {dict(zip(shown, names, strict=True))}",
+        "curves = {f'{few[c]}, {n}': (x, y[:, c] / y.amax(-1)) for n, y in norm.items() for c in few}",
     )
+    looks = {f"{k}, plain": Look("line", 2 + i) for i, k in enumerate(names)}
+    looks |= {f"{k}, with weights": Look("dashed", 2 + i, listed=False) for i, k in enumerate(names)}
+    return panel_of(drawn, time, "norm / largest norm", looks, yrange=(-0.03, 1.08))
 
 
-def _relative(norms: Tensor) -> Tensor:
-    largest = norms.amax(-1, keepdim=True)
-    return norms / torch.where(largest > 0, largest, 1.0)
-
-
-def _positive(values: Tensor) -> Tensor:
-    return torch.where(values > 0, values, torch.nan)
-
-
-def _spectrum(state: State, cases: tuple[_Case, _Case], code: str, sigma_code: str) -> Panel:
-    lr = state.number("lr")
-    decays = state.number("feature_decay"), state.number("weight_decay")
-    curves = []
-    for case in cases:
-        sigma = case.problem.singular_values
-        values = exponents(sigma, (lr, lr), decays)
-        at = [float(k) for k in range(1, len(sigma) + 1)]
+def _limit_panel(solved: _Solved, order: list[int]) -> Panel:
+    script = solved.script.then(
+        f"x = torch.arange(1.0, {len(order) + 1})",
+        f"norm = {{n: p.direction().weight.norm(dim=-1)[{order}] for n, p in paths.items()}}",
+        "curves = {n: (x, y / y.max()) for n, y in norm.items()}",
+    )
+    counts = solved.setting.counts
+    looks = {}
+    for color, name in enumerate(NAMES):
         words = [
-            f"{case.name}: σ = {plain(s)}, exponent {plain(v)}"
-            for s, v in zip(sigma.tolist(), values.tolist(), strict=True)
+            f"class {k}, {counts[k]} examples: {plain(y)}"
+            for k, y in zip(order, script["curves"][name][1].tolist(), strict=True)
         ]
-        curves.append(Curve(case.name, at, as_list(values), "marks", case.color, words))
-    code = code.replace("import torch, unhinge", "import torch, unhinge, unhinge.web.modes", 1)
-    return Panel(
+        looks[name] = Look("marks", color, hover=words)
+    return panel_of(script, "class (by size, largest first)", "norm / largest norm", looks, yrange=(-0.05, 1.08))
+
+
+def _spectrum_panel(state: State, solved: _Solved) -> Panel:
+    script = solved.script.then(
+        f"m = {{n: p.modes(lr={state.number('lr')!r}) for n, p in problems.items()}}",
+        "growth = {n: v.growth.repeat_interleave(v.multiplicity) for n, v in m.items()}",
+        "curves = {n: (torch.arange(1.0, len(y) + 1), y) for n, y in growth.items()}",
+    )
+    looks = {}
+    for color, name in enumerate(NAMES):
+        modes = script["m"][name]
+        sigma = modes.sigma.repeat_interleave(modes.multiplicity)
+        pairs = zip(sigma.tolist(), script["growth"][name].tolist(), strict=True)
+        looks[name] = Look("marks", color, hover=[f"{name}: σ = {plain(s)}, exponent {plain(v)}" for s, v in pairs])
+    return panel_of(
+        script,
         "mode (by singular value)",
         "growth exponent (per unit of time)",
-        curves,
-        f"{code}\ncurves = "
-        f"{{n: (torch.arange(1.0, len(p.singular_values) + 1), ({sigma_code})(p.singular_values)) "
-        "for n, p in problems.items()}",
+        looks,
         levels=[("neither grows nor decays", 0.0)],
     )
 
 
-def _noise(state: State, problem: LayerPeeled) -> Panel:
-    classes, gamma = problem.num_classes, problem.gamma.item()
-    rho = torch.linspace(0, 1, 101, dtype=torch.float64)
-    factor = torch.tensor([slow_down(classes, r) for r in rho.tolist()], dtype=torch.float64)
-    second = abs(1 + gamma - gamma * classes) / (1 + gamma)
+def _noise_panel(state: State, problem: LayerPeeled) -> Panel:
     now = state.number("noise")
-    return Panel(
+    script = Script(
+        "import torch, unhinge",
+        f"C, g = {problem.num_classes}, {problem.gamma.item()!r}",
+        "x = torch.linspace(0, 1, 101, dtype=torch.float64)",
+        "slow = lambda r: torch.tensor([unhinge.theory.slow_down(C, v) for v in r.tolist()], dtype=torch.float64)",
+        f"ends, now = torch.tensor([0.0, 1.0]), torch.tensor([{now!r}], dtype=torch.float64)",
+        "common = torch.full((2,), abs(1 + g - g * C) / (1 + g))",
+        "curves = {'class differences': (x, slow(x)), 'common vector': (ends, common), 'here': (now, slow(now))}",
+    )
+    return panel_of(
+        script,
         "noise ρ (share of wrong labels)",
         "singular value / clean leading one",
-        [
-            Curve("class differences", rho.tolist(), as_list(factor)),
-            Curve("common vector", [0.0, 1.0], [second, second], color=1),
-            Curve("here", [now], [slow_down(classes, now)], "marks", 2, [f"ρ = {plain(now)}"]),
-        ],
-        f"import torch, unhinge.theory\nx = torch.linspace(0, 1, 101, dtype=torch.float64); C, g = {classes}, "
-        f"{gamma!r}\n"
-        "curves = {'class differences': (x, torch.tensor([unhinge.theory.slow_down(C, r) "
-        "for r in x.tolist()], dtype=torch.float64)), "
-        "'common vector': (torch.tensor([0.0, 1.0]), torch.tensor([abs(1 + g - g * C) / (1 + g)] * 2, "
-        "dtype=torch.float64)), "
-        f"'here': (torch.tensor([{now!r}], dtype=torch.float64), torch.tensor([unhinge.theory.slow_down(C, "
-        f"{now!r})], dtype=torch.float64))}}",
+        {"here": Look("marks", 2, hover=[f"ρ = {plain(now)}"])},
         yrange=(-0.25, 1.1),
         levels=[("", 0.0)],
     )
@@ -331,13 +310,14 @@ def _faded(at: list[float], sizes: Tensor) -> str:
 
 
 def _words(
-    state: State, given: Setting, cases: tuple[_Case, _Case], ends: dict[str, float], left: Tensor, faded: str
-) -> tuple[str, Any, list[str]]:
-    classes, rho, gamma = given.num_classes, state.number("noise"), cases[0].problem.gamma.item()
+    state: State, solved: _Solved, ends: dict[str, float], left: Tensor, faded: str
+) -> tuple[str, Tone, list[str]]:
+    given = solved.setting
+    classes, rho, gamma = given.num_classes, state.number("noise"), solved.problem("plain").gamma.item()
     limit, tolerated = threshold(classes), tolerated_noise(classes, state.maybe("gamma"))
     even = len(set(given.counts)) == 1
     gone = int((left < 1e-6).sum())
-    tone: Any = "good"
+    tone: Tone = "good"
     if gamma > limit:
         headline, tone = f"γ is above 2/(C-2) = {plain(limit)}: every class ends on one vector, weights or not.", "bad"
     elif even and rho > tolerated * (1 + 1e-9):
@@ -380,7 +360,7 @@ def _words(
         )
     if not even and rho:
         sentences.append("With noise, the weights restore balance only in part.")
-    elif not even:
+    elif not even and state.number("power") == 0.5:
         sentences.append(
             "Weights n_c^(-1/2) give every class difference the same exponent: the balanced dynamics again."
         )

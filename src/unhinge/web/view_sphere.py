@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from unhinge.nn.frames import simplex_etf
-from unhinge.theory import Spherical, SphericalPath
+from unhinge.theory import SphericalPath
 from unhinge.web.address import State
-from unhinge.web.clock import RATES, SAMPLES, nice_length, rates, runs_out, times
+from unhinge.web.clock import RATES, nice_length, rates, runs_out, shown_length, times
 from unhinge.web.controls import choice, count, number
-from unhinge.web.moving import FRAMES, PER_CLASS, picture_basis, shown_classes, shown_examples
-from unhinge.web.panels import Answer, Curve, Moving, Number, Panel, Slot, as_list
-from unhinge.web.setting import check_size
+from unhinge.web.kept import Kept
+from unhinge.web.moving import FRAMES, PER_CLASS, basis_line, moving_panel, shown_classes
+from unhinge.web.panels import Answer, Number, Panel, Slot, Tone
+from unhinge.web.script import Look, Script, call, panel_of
+from unhinge.web.setting import check_simplex, check_size, labels_line
 from unhinge.web.shared_controls import AXES, SEED, decay_control, gamma_control, horizon_control
 from unhinge.web.views import View
 from unhinge.web.words import duration, exponent_text, plain
@@ -108,77 +106,72 @@ SLOTS = (
 
 @dataclass(frozen=True)
 class _Both:
-    plain: SphericalPath
-    rescaled: SphericalPath
-    labels: Tensor
-    features: Tensor
-    weight: Tensor
-    code: str
+    """A script that leaves the start and the two paths `plain` and `rescaled`."""
+
+    script: Script
+    lr: str
+    optimizer: str
+
+    @property
+    def plain(self) -> SphericalPath:
+        path: SphericalPath = self.script["plain"]
+        return path
+
+    @property
+    def rescaled(self) -> SphericalPath:
+        path: SphericalPath = self.script["rescaled"]
+        return path
+
+    @property
+    def discrete(self) -> bool:
+        return self.plain.motion.discrete
 
 
-@lru_cache(maxsize=16)
-def _drawn(classes: int, per_class: int, dim: int, prototypes: str, norm: float, spread: float, seed: int) -> Any:
+def _start(state: State) -> Script:
+    classes, per_class, dim = state.count("classes"), state.count("per_class"), state.count("dim")
     check_size((per_class,) * classes, dim)
-    if prototypes == "etf" and classes > dim + 1:
-        raise ValueError(f"a simplex ETF of {classes} classes needs p of at least {classes - 1}, got {dim}. Raise p.")
+    check_simplex(state.word("prototypes"), classes, dim)
     size = classes * per_class
-    g = torch.Generator().manual_seed(seed)
-    z = torch.randn(size + classes, dim, generator=g, dtype=torch.float64)
-    sizes = norm * torch.exp(spread * torch.randn(size, 1, generator=g, dtype=torch.float64))
-    if prototypes == "etf":
-        weight = simplex_etf(classes, dim, g, dtype=torch.float64)
-    else:
-        weight = z[size:] / z[size:].norm(dim=1, keepdim=True)
-    features = sizes * z[:size] / z[:size].norm(dim=1, keepdim=True)
-    frames = ", unhinge.nn" if prototypes == "etf" else ""
-    made = (
-        f"unhinge.nn.simplex_etf({classes}, {dim}, g, dtype=torch.float64)"
-        if prototypes == "etf"
-        else f"z[{size}:] / z[{size}:].norm(dim=1, keepdim=True)"
+    weight = f"unhinge.simplex_etf({classes}, {dim}, g, dtype=torch.float64)"
+    if state.word("prototypes") == "random":
+        weight = f"unit(z[{size}:])"
+    lines = (
+        "import torch, unhinge",
+        "unit = lambda rows: rows / rows.norm(dim=-1, keepdim=True)",
+        labels_line((per_class,) * classes),
+        f"g = torch.Generator().manual_seed({state.count('seed')})",
+        f"z = torch.randn({size + classes}, {dim}, generator=g, dtype=torch.float64)",
+        f"size = torch.randn({size}, 1, generator=g, dtype=torch.float64)",
+        f"size = {state.number('norm')!r} * torch.exp({state.number('spread')!r} * size)",
+        f"weight = {weight}",
+        f"features = size * unit(z[:{size}])",
     )
-    code = (
-        f"import torch, unhinge{frames}\n"
-        f"g = torch.Generator().manual_seed({seed}); z = torch.randn({size + classes}, {dim}, generator=g, "
-        f"dtype=torch.float64)\n"
-        f"size = {norm!r} * torch.exp({spread!r} * torch.randn({size}, 1, generator=g, dtype=torch.float64)); "
-        f"weight = {made}; features = size * z[:{size}] / z[:{size}].norm(dim=1, keepdim=True)"
-    )
-    return torch.arange(classes).repeat_interleave(per_class), features, weight, code
+    return STARTS.get("\n".join(lines), lambda: Script(*lines))
+
+
+def _bytes(script: Script) -> int:
+    return sum(value.nbytes for value in script.names.values() if isinstance(value, Tensor))
+
+
+STARTS: Kept[str, Script] = Kept(limit=64 * 2**20, size_of=_bytes)
 
 
 def _solve(state: State) -> _Both:
-    labels, features, weight, code = _drawn(
-        state.count("classes"),
-        state.count("per_class"),
-        state.count("dim"),
-        state.word("prototypes"),
-        state.number("norm"),
-        state.number("spread"),
-        state.count("seed"),
+    gamma, decay = state.maybe("gamma"), state.number("feature_decay") or None
+    lr, kind = rates(state), state.word("optimizer")
+    problem = call("unhinge.Spherical", "labels", "weight", gamma=gamma, feature_decay=decay)
+    script = _start(state).then(
+        f"problem = {problem}",
+        f"plain = problem.{kind}(features, lr={lr})",
+        f"rescaled = problem.{kind}(features, lr={lr}, rescaled=True)",
     )
-    gamma = state.maybe("gamma")
-    decay = state.number("feature_decay")
-    problem = Spherical(labels, weight, gamma, decay)
-    lr, lr_code = rates(state)
-    kind = state.word("optimizer")
-    solve = problem.flow if kind == "flow" else problem.descent
-    extra = "" if gamma is None else f", gamma={gamma!r}"
-    extra += f", feature_decay={decay!r}" if decay else ""
-    line = (
-        f"solve = unhinge.Spherical(torch.arange({state.count('classes')}).repeat_interleave("
-        f"{state.count('per_class')}), "
-        f"weight{extra}).{kind}; plain, rescaled = (solve(features, lr={lr_code}, rescaled=r) for r in (False, True))"
-    )
-    return _Both(
-        solve(features, lr=lr), solve(features, lr=lr, rescaled=True), labels, features, weight, f"{code}\n{line}"
-    )
+    return _Both(script, lr, kind)
 
 
-def _length(state: State, rate: float, reached: float) -> int:
+def _length(state: State, reached: float) -> int:
     given = state.maybe("horizon")
     if given is not None:
-        length = int(given)
-        return length if length < SAMPLES else SAMPLES * (length // SAMPLES)
+        return shown_length(given)
     if runs_out(state) or state.word("schedule") == "warmup":
         return min(nice_length(1.2 * state.count("length")), LONGEST_BY_STEPS)
     if not math.isfinite(reached) or reached <= 0:
@@ -192,187 +185,139 @@ def answer(state: State) -> Answer:
     changing = changing and state.word("optimizer") == "descent"
     if changing and max(state.maybe("horizon") or 0, state.count("length")) > LONGEST_BY_STEPS:
         raise ValueError(
-            f"a changing rate, or decay, is followed step by step, and this page follows "
-            f"{LONGEST_BY_STEPS:,} steps. Shorten the "
-            f"schedule and the steps shown, or choose flow."
+            f"a changing rate, or decay, is followed step by step, and this page follows {LONGEST_BY_STEPS:,} steps. "
+            "Shorten the schedule and the steps shown, or choose flow."
         )
     both = _solve(state)
-    pair = (("plain", both.plain, 0), ("rescaled", both.rescaled, 1))
-    discrete = both.plain.motion.discrete
+    pair = (("plain", both.plain), ("rescaled", both.rescaled))
     lr = state.number("lr")
-    bursts = discrete and state.number("feature_decay") > 0  # then there is no exponent and no end to look for
-    exponent = {name: math.nan if bursts else path.rate(lr).item() for name, path, _ in pair}
-    reached = {name: math.nan if bursts else path.time_to(state.number("reach")).item() for name, path, _ in pair}
-    slower = max(reached.values())
-    length = _length(state, max(exponent.values()), slower)
-    x, x_code = times(length, discrete)
-    at = x.tolist()
-    xlabel = "steps" if discrete else "time (steps of gradient flow)"
-    code = f"{both.code}\nx = {x_code}; curves = "
-    turn = 180 / math.pi
-    angles, norms, distances = [], [], []
-    final: dict[str, Tensor] = {}
-    early = len(at) // 8
-    for name, path, color in pair:
-        now = turn * path.angles(x)
-        angles.append(Curve(f"{name}, mean", at, as_list(now.mean(-1)), color=color))
-        angles.append(Curve(f"{name}, slowest", at, as_list(now.amax(-1)), "dotted", color))
-        norms.append(Curve(name, at, as_list(path.feature_norm(x) / len(both.labels) ** 0.5), color=color))
-        distances.append(Curve(name, at, as_list(path.distance(x)), color=color))
-        final[name] = now[early]
-    start = both.features.norm(dim=1)
+    bursts = both.discrete and state.number("feature_decay") > 0  # then there is no exponent and no end to look for
+    exponent = {name: math.nan if bursts else path.rate(lr).item() for name, path in pair}
+    reached = {name: math.nan if bursts else path.time_to(state.number("reach")).item() for name, path in pair}
+    length = _length(state, max(reached.values()))
+    script = both.script.then(f"x = {times(length, both.discrete)}")
+    steps = "steps" if both.discrete else "time (steps of gradient flow)"
     panels = {
-        "angle": Panel(
-            xlabel,
+        "angle": panel_of(
+            script.then(
+                "a = {n: p.angles(x).rad2deg() for n, p in (('plain', plain), ('rescaled', rescaled))}",
+                "curves = {f'{n}, mean': (x, y.mean(-1)) for n, y in a.items()} | "
+                "{f'{n}, slowest': (x, y.amax(-1)) for n, y in a.items()}",
+            ),
+            steps,
             "angle (degrees)",
-            angles,
-            code + "{f'{n}, {k}': (x, getattr(p.angles(x).rad2deg(), f)(-1)) "
-            "for n, p in (('plain', plain), ('rescaled', rescaled)) "
-            "for k, f in (('mean', 'mean'), ('slowest', 'amax'))}",
+            {"plain, slowest": Look("dotted", 0), "rescaled, slowest": Look("dotted", 1)},
         ),
-        "norm": Panel(
-            xlabel,
+        "norm": panel_of(
+            script.then(
+                "curves = {n: (x, p.feature_norm(x) / len(labels)**0.5) "
+                "for n, p in (('plain', plain), ('rescaled', rescaled))}"
+            ),
+            steps,
             "root mean square norm",
-            norms,
-            code + f"{{'plain': (x, plain.feature_norm(x) / {len(both.labels)}**0.5), "
-            f"'rescaled': (x, rescaled.feature_norm(x) / {len(both.labels)}**0.5)}}",
         ),
-        "distance": _distance(state, xlabel, at, x, pair, distances, exponent, code),
-        "loss": Panel(
-            xlabel,
-            "loss",
-            [Curve(name, at, as_list(path.loss(x)), color=color) for name, path, color in pair],
-            code + "{'plain': (x, plain.loss(x)), 'rescaled': (x, rescaled.loss(x))}",
+        "distance": _distance_panel(state, script, steps, exponent),
+        "loss": panel_of(
+            script.then("curves = {'plain': (x, plain.loss(x)), 'rescaled': (x, rescaled.loss(x))}"), steps, "loss"
         ),
-        "unequal": Panel(
-            "initial norm |h|",
-            f"angle after {at[early]:,.0f} steps (degrees)",
-            [Curve(name, start.tolist(), as_list(final[name]), "marks", color) for name, _, color in pair],
-            f"{both.code}\nx = features.norm(dim=1); curves = {{'plain': (x, plain.angles({at[early]!r}).rad2deg()), "
-            f"'rescaled': (x, rescaled.angles({at[early]!r}).rad2deg())}}",
-            xlog=True,
-        ),
-        "moving": _moving(state, both, length),
+        "unequal": _unequal_panel(script),
+        "moving": _moving_panel(state, both, length),
     }
-    headline, tone, sentences = _words(state, both, exponent, reached, discrete)
-    asked = plain(state.number("reach"))
+    headline, tone, sentences = _words(state, both, exponent, reached)
+    gamma = 1 / (state.count("classes") - 1) if state.maybe("gamma") is None else state.number("gamma")
+    numbers = _numbers(state, both, exponent, reached)
+    return Answer(headline, tone, sentences, numbers, panels, {"gamma": gamma, "horizon": float(length)})
+
+
+def _numbers(state: State, both: _Both, exponent: dict[str, float], reached: dict[str, float]) -> list[Number]:
+    asked, discrete = plain(state.number("reach")), both.discrete
+    slowest = "The distance, by the slowest feature."
     numbers = [
         Number(
             f"plain, to {asked}", duration(reached["plain"], discrete), "Until the distance to the limit is that small."
         ),
         Number(f"rescaled, to {asked}", duration(reached["rescaled"], discrete), "The same with gradients times |h|."),
-        Number(
-            "plain, in the end", exponent_text(exponent["plain"], discrete), "The distance, by the slowest feature."
-        ),
-        Number(
-            "rescaled, in the end",
-            exponent_text(exponent["rescaled"], discrete),
-            "The distance, by the slowest feature.",
-        ),
-        Number(
-            "first step α, plain",
-            plain(both.plain.hypotheses().first_alpha),
-            "The largest η|v|/|h|²; up to 1 every angle falls monotonically.",
-        ),
-        Number("first step α, rescaled", plain(both.rescaled.hypotheses().first_alpha), "The largest η|v|/|h|."),
+        Number("plain, in the end", exponent_text(exponent["plain"], discrete), slowest),
+        Number("rescaled, in the end", exponent_text(exponent["rescaled"], discrete), slowest),
     ]
-    if not discrete:
-        numbers = numbers[:-2]
-    gamma = 1 / (state.count("classes") - 1) if state.maybe("gamma") is None else state.number("gamma")
-    return Answer(headline, tone, sentences, numbers, panels, {"gamma": gamma, "horizon": float(length)})
+    if discrete:
+        numbers += [
+            Number(
+                "first step α, plain",
+                plain(both.plain.hypotheses().first_alpha),
+                "The largest η|v|/|h|²; up to 1 every angle falls monotonically.",
+            ),
+            Number("first step α, rescaled", plain(both.rescaled.hypotheses().first_alpha), "The largest η|v|/|h|."),
+        ]
+    return numbers
 
 
-def _distance(
-    state: State,
-    xlabel: str,
-    at: list[float],
-    x: Tensor,
-    pair: Any,
-    curves: list[Curve],
-    exponent: dict[str, float],
-    code: str,
-) -> Panel:
-    parts = "'plain': (x, plain.distance(x)), 'rescaled': (x, rescaled.distance(x))"
-    shown = list(curves)
-    for (name, _, color), curve in zip(pair, curves, strict=True):
-        rate = exponent[name]
-        above = [i for i, y in enumerate(curve.y) if y is not None and y > 1e-13]
+def _distance_panel(state: State, script: Script, steps: str, exponent: dict[str, float]) -> Panel:
+    lines = ["curves = {'plain': (x, plain.distance(x)), 'rescaled': (x, rescaled.distance(x))}"]
+    drawn = script.then(*lines)
+    for name, rate in exponent.items():
+        above = (drawn["curves"][name][1] > 1e-13).nonzero().flatten().tolist()
         if state.word("schedule") != "constant" or not math.isfinite(rate) or not rate < 0 or len(above) < 8:
             continue
-        last, first = above[-1], 2 * above[-1] // 3
-        value = curve.y[last]
-        assert value is not None
-        slope = 1.3 * value * torch.exp(rate * (x[first : last + 1].double() - at[last]))
-        shown.append(Curve(f"{name}, slope", at[first : last + 1], as_list(slope), "dashed", color, listed=False))
-        parts += (
-            f", '{name}, slope': (x[{first}:{last + 1}], 1.3 * {name}.distance(x[{last}]) * "
-            f"torch.exp({name}.rate() * (x[{first}:{last + 1}].double() - x[{last}])))"
+        last, part = above[-1], f"{2 * above[-1] // 3}:{above[-1] + 1}"
+        lines.append(
+            f"curves['{name}, slope'] = (x[{part}], 1.3 * {name}.distance(x[{last}]) * "
+            f"torch.exp({name}.rate() * (x[{part}].double() - x[{last}])))"
         )
-    return Panel(
-        xlabel,
-        "distance (no unit)",
-        shown,
-        f"{code}{{{parts}}}",
-        ylog=True,
-        levels=[("asked for", state.number("reach"))],
+    looks = {"plain, slope": Look("dashed", 0, listed=False), "rescaled, slope": Look("dashed", 1, listed=False)}
+    levels = [("asked for", state.number("reach"))]
+    return panel_of(script.then(*lines), steps, "distance (no unit)", looks, ylog=True, levels=levels)
+
+
+def _unequal_panel(script: Script) -> Panel:
+    early = script["x"][len(script["x"]) // 8].item()
+    drawn = script.then(
+        f"x = features.norm(dim=1)\ncurves = {{'plain': (x, plain.angles({early!r}).rad2deg()), "
+        f"'rescaled': (x, rescaled.angles({early!r}).rad2deg())}}"
     )
+    looks = {"plain": Look("marks", 0), "rescaled": Look("marks", 1)}
+    return panel_of(drawn, "initial norm |h|", f"angle after {early:,.0f} steps (degrees)", looks, xlog=True)
 
 
-def _moving(state: State, both: _Both, length: int) -> Panel:
-    axes = min(int(state.word("axes")), both.weight.shape[1])
-    step = max(1, length // FRAMES)
-    discrete = both.plain.motion.discrete
-    moments = torch.arange(0, length + 1, step)
-    moments = moments if discrete else moments.double()
-    classes = shown_classes(len(both.weight), axes)
-    basis = picture_basis(both.weight, both.weight, classes, axes)
-    groups: list[tuple[str, int, str]] = []
-    picked: list[Tensor] = []
-    chosen = shown_examples(both.labels, classes)
-    every = [i for examples in chosen for i in examples]
-    units = _units(state, both, every, moments) @ basis
-    done = 0
-    for place, (c, examples) in enumerate(zip(classes, chosen, strict=True)):
-        groups.append((f"class {c}", place, "dot"))
-        picked.append(units[:, done : done + len(examples)])
-        groups.append((f"prototype {c}", place, "star"))
-        picked.append((both.weight[[c]] / both.weight[[c]].norm() @ basis).expand(len(moments), 1, axes))
-        done += len(examples)
-    steps = [rows.mT.round(decimals=4).tolist() for rows in picked]  # group, frame, axis, point
-    frames = [[group[i] for group in steps] for i in range(len(moments))]
-    unit = "steps" if discrete else "time"
-    code = both.code.replace("import torch, unhinge", "import torch, unhinge, unhinge.web.moving", 1)
-    code += (
-        f"\nx = torch.arange(0, {length + 1}, {step}){'' if discrete else '.double()'}; "
-        f"basis = unhinge.web.moving.picture_basis(weight, weight, {classes}, {axes})\n"
-        f"h = plain.at(x).features; h = (h / h.norm(dim=-1, keepdim=True)) @ basis; per = {state.count('per_class')}\n"
-        f"curves = {{f'class {{c}}': (x, h[:, c * per:(c + 1) * per][:, :{PER_CLASS}]) for c in {classes}}}"
+def _moving_panel(state: State, both: _Both, length: int) -> Panel:
+    dim, size = state.count("dim"), state.count("classes") * state.count("per_class")
+    axes = min(int(state.word("axes")), dim)
+    classes = shown_classes(state.count("classes"), axes)
+    per_class, decay = state.count("per_class"), state.number("feature_decay")
+    drawn = [c * per_class + i for c in classes for i in range(min(per_class, PER_CLASS))]
+    moments = f"torch.arange(0, {length + 1}, {max(1, length // FRAMES)}){'' if both.discrete else '.double()'}"
+    if decay and both.discrete:  # bursts magnify rounding, so that the very same steps must be asked
+        rows = "torch.stack([plain.at(t).features[few] for t in x])"
+    else:
+        part = len(drawn) / size
+        problem = call(
+            "unhinge.Spherical",
+            "labels[few]",
+            "weight",
+            gamma=state.maybe("gamma"),
+            feature_decay=decay / part if decay else None,
+        )
+        rows = f"{problem}.{both.optimizer}(features[few], lr={part!r} * {both.lr}).at(x).features"
+    script = both.script.then(
+        f"x = {moments}",
+        f"few = {drawn}",
+        basis_line("weight", classes, axes),
+        "# each example moves by itself, with a pull divided by the number of all: a few can be solved alone",
+        f"h = unit({rows}) @ basis",
+        f"w = (unit(weight) @ basis).expand(len(x), len(weight), {axes})",
+        "curves = {f'class {k}': (x, h[:, labels[few] == k]) for k in c} | "
+        "{f'prototype {k}': (x, w[:, [k]]) for k in c}",
     )
-    return Panel(
-        "", "", [], code, moving=Moving(moments.tolist(), unit, groups, frames, 1.08, min(len(frames) // 8, 2))
-    )
-
-
-def _units(state: State, both: _Both, examples: list[int], moments: Tensor) -> Tensor:
-    """Unit features of a few examples at all moments. Each moves by itself, but its pull is divided by the number of
-    all examples: for a problem of the few, the rate makes up for it, and the decay for the rate."""
-    if state.number("feature_decay") > 0 and both.plain.motion.discrete:  # bursts magnify rounding: no detours
-        rows = both.plain.at(moments).features[:, examples]
-        return rows / rows.norm(dim=-1, keepdim=True)
-    lr, _ = rates(state)
-    share = len(examples) / len(both.labels)
-    few = Spherical(both.labels[examples], both.weight, state.maybe("gamma"), state.number("feature_decay") / share)
-    solve = few.flow if state.word("optimizer") == "flow" else few.descent
-    rows = solve(both.features[examples], lr=lr * share).at(moments).features
-    return rows / rows.norm(dim=-1, keepdim=True)
+    return moving_panel(script, classes, "steps" if both.discrete else "time", reach=1.08)
 
 
 def _words(
-    state: State, both: _Both, exponent: dict[str, float], reached: dict[str, float], discrete: bool
-) -> tuple[str, Any, list[str]]:
+    state: State, both: _Both, exponent: dict[str, float], reached: dict[str, float]
+) -> tuple[str, Tone, list[str]]:
+    discrete = both.discrete
     slow, quick = reached["plain"], reached["rescaled"]
     known = both.plain.hypotheses(), both.rescaled.hypotheses()
-    tone: Any = "good"
+    tone: Tone = "good"
     if math.isnan(slow):
         headline, tone = "Decay shrinks the features until steps overshoot: the angles burst, again and again.", "warn"
     elif known[0].opposite:

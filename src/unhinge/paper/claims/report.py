@@ -14,6 +14,7 @@ from rich.text import Text
 
 from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.registry import CORRECTED, FAILS, FALSE, HOLDS, Record, record_of
+from unhinge.paper.numbers import printed_statement
 from unhinge.results import json, tables
 
 __all__ = ["as_csv", "as_html", "as_json", "as_markdown", "as_table", "explain", "summary"]
@@ -30,7 +31,13 @@ def summary(records: Sequence[Record]) -> str:
         '0 claims'
     """
     counts = Counter(record.verdict for record in records)
-    parts = [f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict]]
+    words = {
+        HOLDS: ("holds", "hold"),
+        CORRECTED: (CORRECTED, CORRECTED),
+        FALSE: (FALSE, FALSE),
+        FAILS: ("OURS FAILS", "OURS FAIL"),
+    }
+    parts = [f"{counts[one]} {words[one][counts[one] != 1]}" for one in STYLES if counts[one]]
     noun = "claim" if len(records) == 1 else "claims"
     return f"{len(records)} {noun}" + (f": {', '.join(parts)}" if parts else "")
 
@@ -41,7 +48,9 @@ def as_table(records: Sequence[Record], width: int = 120) -> Table:
     heads = HEADS if width >= 110 else HEADS[:-1]
     for head in heads:
         number = head in ("printed", "ours")
-        table.add_column(head, justify="right" if number else "left", no_wrap=head in ("claim", "printed", "ours"))
+        table.add_column(
+            head, justify="right" if number else "left", no_wrap=head in ("claim", "verdict", "printed", "ours")
+        )
     for record in records:
         name, verdict, *rest = _cells(record)
         table.add_row(name, Text(verdict, style=STYLES[verdict]), *rest[: len(heads) - 2])
@@ -91,7 +100,8 @@ def explain(record: Record) -> RenderableType:
     facts.add_row("right", Text(one.right))
     if one.remark:
         facts.add_row("remark", Text(one.remark))
-    facts.add_row("where", Text(one.where))
+    number = printed_statement(one.id)
+    facts.add_row("where", Text(f"{one.where} (printed as {number})" if number else one.where))
     facts.add_row("compared with", Text(one.oracle))
     facts.add_row("tolerance", _tolerance(one.tolerance, one.because))
     facts.add_row("errata", _errata(record) or "none")

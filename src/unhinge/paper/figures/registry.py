@@ -11,7 +11,7 @@ from unhinge.paper.figures.scale import Scale
 
 __all__ = ["Check", "Experiment", "Outcome", "Panel", "Row", "experiment", "find", "list_experiments"]
 
-MODULES = ("unconstrained", "regularized", "spherical", "anchored", "beyond", "rates")
+MODULES = ("unconstrained", "regularized", "spherical", "anchored", "beyond")
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,6 @@
 
   async function answered(wanted, answer) {
     page.timing.received = performance.now();
-    page.timing.server = answer.milliseconds;
-    page.timing.processor = answer.processor; // ms of processor time: what it takes on an idle machine
     const view = answer.view;
     if (wanted.fill) {
       page.view = view;

@@ -1,0 +1,81 @@
+"""`unhinge data`: which data sets are there, and how to get the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unhinge.cli.output import refuse
+from unhinge.results.json import as_json
+
+__all__ = ["add_to"]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(
+        "data",
+        epilog="Examples:  [bold]unhinge data[/]  ·  [bold]unhinge data cifar10 --data-root ~/data[/]  ·  "
+        "[bold]unhinge data --json[/]",
+    )(show)
+
+
+def show(
+    name: Annotated[list[str] | None, typer.Argument(help="Data sets to look at. Without any, all.")] = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(help="Folder the data sets lie in.", show_default="the variable UNHINGE_DATA, or data"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
+) -> None:
+    """Say which data sets are there, which are missing, where their files go, and which checksums they have.
+
+    Nothing is downloaded. The test files of each set are read and compared with their published checksums. The exit
+    code is 1 if a data set that was named is missing or damaged, 2 for a name that does not exist.
+    """
+    from unhinge.data.load import NAMES
+
+    known = [one for one in NAMES if one != "folder:PATH"]
+    for one in name or ():
+        if one not in known:
+            refuse(f"there is no data set {one!r}. There are {', '.join(known)}.")
+    records = [_record(one, data_root) for one in name or known]
+    if json:
+        typer.echo(as_json(records))
+    else:
+        _print(records)
+    if name and not all(record["there"] for record in records):
+        raise typer.Exit(1)
+
+
+def _record(name: str, root: Path | None) -> dict[str, object]:
+    import warnings
+
+    from unhinge.data.load import load
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = load(name, root, train=name in ("digits", "glyphs"), checksum="error").test
+    except (ValueError, OSError, ImportError) as error:
+        return {"name": name, "there": False, "words": str(error).replace("with root=", "with --data-root")}
+    shape = " x ".join(str(side) for side in found.images.shape[1:])
+    words = f"{len(found):,} test images of {shape}, {len(found.classes)} classes"
+    return {"name": name, "there": True, "words": words}
+
+
+def _print(records: list[dict[str, object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(pad_edge=False, show_lines=True)
+    table.add_column("data set", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("what is there, or how to get it")
+    for record in records:
+        mark = Text("there", style="green") if record["there"] else Text("missing", style="yellow")
+        table.add_row(Text(str(record["name"])), mark, Text(str(record["words"])))
+    Console().print(table)
