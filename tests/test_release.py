@@ -108,8 +108,8 @@ def test_the_extra_named_in_the_error_brings_the_package(module):
     distributions = {_name(one) for one in importlib.metadata.packages_distributions().get(module, [])}
     if not distributions:
         pytest.skip(f"{module} is not installed, so its distribution is not known")
-    # Flask, Plotly and Werkzeug come with Dash.
-    assert distributions & (brought | ({"flask", "plotly", "werkzeug"} if "dash" in brought else set()))
+    along = {"dash": {"flask", "plotly", "werkzeug"}, "matplotlib": {"fonttools"}}  # what others bring
+    assert distributions & brought.union(*(along.get(name, set()) for name in brought))
 
 
 def _name(requirement: str) -> str:

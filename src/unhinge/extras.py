@@ -20,6 +20,7 @@ __all__ = ["EXTRA_OF", "MissingExtra", "explained", "needed_for"]
 EXTRA_OF = {
     "scipy": "scipy",
     "matplotlib": "plot",
+    "fontTools": "plot",
     "typer": "cli",
     "rich": "cli",
     "sklearn": "sklearn",
@@ -35,6 +36,9 @@ EXTRA_OF = {
     "plotly": "web",
     "werkzeug": "web",
     "lightning": "lightning",
+    "pyarrow": "arrow",
+    "dask": "dask",
+    "distributed": "dask",
 }
 
 

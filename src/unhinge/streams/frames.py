@@ -1,0 +1,192 @@
+"""Data sets and frames of other libraries: each hands out Arrow batches where the data are, and the parts add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from itertools import chain
+from operator import add
+from typing import Any
+
+from unhinge.extras import needed_for
+from unhinge.streams.part import Part, part_of
+from unhinge.streams.rows import BadRows, Columns, width_of
+from unhinge.theory.linear.summary import Summary, summarize
+
+__all__ = ["summarize_batches", "summarize_dask", "summarize_dataset", "summarize_ray", "summarize_spark"]
+
+BATCH = 8192  # rows of a batch
+
+
+def summarize_batches(
+    batches: Iterable[Any],
+    features: str | Sequence[str] = "features",
+    label: str = "label",
+    *,
+    num_classes: int,
+    bad: BadRows | None = None,
+) -> Summary:
+    r"""One pass over Arrow record batches or tables: from a scanner, a database cursor, a Flight stream.
+
+    Arguments:
+        batches: ``pyarrow.RecordBatch`` or ``pyarrow.Table`` objects with the columns `features` and `label`.
+        features: A column of lists of numbers, or the names of the columns if each feature has its own.
+        label: The column of the labels: whole numbers from 0, or lists of :math:`C` probabilities.
+        num_classes: :math:`C`.
+        bad: Takes the rows that cannot be used, which are then left out. None makes them an error.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> table = pa.table({"features": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "label": [0, 1, 1]})
+        >>> summarize_batches(table.to_batches(), num_classes=2).means().tolist()
+        [[1.0, 2.0], [4.0, 5.0]]
+    """
+    items = (batch for batch in batches if batch.num_rows)
+    first = next(items, None)
+    if first is None:
+        raise ValueError("there are no rows.")
+    columns = _columns(features, label, num_classes, first)
+    return _answer(part_of(chain([first], items), columns, summarize), bad)
+
+
+def summarize_dataset(
+    dataset: Any,
+    features: str | Sequence[str] = "features",
+    label: str = "label",
+    num_classes: int | None = None,
+    *,
+    bad: BadRows | None = None,
+) -> Summary:
+    r"""One pass over a ``datasets.Dataset`` or ``IterableDataset`` of Hugging Face.
+
+    Shards add up: ``sum`` the summaries of ``dataset.shard(n, i)``, each made in a process of its own.
+
+    Arguments:
+        dataset: The data set; its other columns are not read.
+        features, label, bad: As in :func:`summarize_batches`.
+        num_classes: :math:`C`; None asks the ``ClassLabel`` of the label column.
+    """
+    if num_classes is None:
+        known = (getattr(dataset, "features", None) or {}).get(label)
+        num_classes = getattr(known, "num_classes", None)
+        if num_classes is None:
+            raise ValueError(
+                f"column {label!r} is no ClassLabel, so the number of classes is not known: pass num_classes."
+            )
+    names = [features] if isinstance(features, str) else list(features)
+    arrow = dataset.select_columns([*names, label]).with_format("arrow")
+    return summarize_batches(arrow.iter(BATCH), features, label, num_classes=num_classes, bad=bad)
+
+
+def summarize_ray(
+    dataset: Any,
+    features: str | Sequence[str] = "features",
+    label: str = "label",
+    *,
+    num_classes: int,
+    bad: BadRows | None = None,
+) -> Summary:
+    """One pass over a ``ray.data.Dataset``: each worker sums up its blocks, and only the sums travel.
+
+    Arguments as in :func:`summarize_batches`.
+    """
+    names = [features] if isinstance(features, str) else list(features)
+    pruned = dataset.select_columns([*names, label])
+    columns = _columns(features, label, num_classes, pruned.take_batch(1, batch_format="pyarrow"))
+    # None: whole blocks, so that there are few parts.
+    parts = pruned.map_batches(
+        _part_in_a_table, batch_size=None, batch_format="pyarrow", fn_kwargs={"columns": columns}
+    )
+    return _answer(_total(row["part"] for row in parts.iter_rows()), bad)
+
+
+def summarize_dask(
+    frame: Any,
+    features: str | Sequence[str] = "features",
+    label: str = "label",
+    *,
+    num_classes: int,
+    bad: BadRows | None = None,
+) -> Summary:
+    """One pass over a ``dask.dataframe.DataFrame``, by whichever scheduler is in use.
+
+    Dask turns columns of Python lists into text unless told otherwise: make the frame under
+    ``dask.config.set({"dataframe.convert-string": False})``, or give each feature a column.
+
+    Arguments as in :func:`summarize_batches`.
+    """
+    with needed_for("a Dask frame"):
+        import dask
+        import pyarrow as pa
+    names = [features] if isinstance(features, str) else list(features)
+    pruned = frame[[*names, label]]
+    first = pa.Table.from_pandas(pruned.head(1, npartitions=-1), preserve_index=False)
+    columns = _columns(features, label, num_classes, first)
+    parts = [dask.delayed(_part_of_pandas)(partition, columns) for partition in pruned.to_delayed()]
+    return _answer(_total(dask.compute(*parts)), bad)
+
+
+def summarize_spark(
+    frame: Any,
+    features: str | Sequence[str] = "features",
+    label: str = "label",
+    *,
+    num_classes: int,
+    bad: BadRows | None = None,
+) -> Summary:
+    """One pass over a ``pyspark.sql.DataFrame`` (Spark 4): executors sum up Arrow batches, and only the sums travel.
+
+    The executors need this package. Arguments as in :func:`summarize_batches`.
+    """
+    names = [features] if isinstance(features, str) else list(features)
+    pruned = frame.select(*names, label)
+    columns = _columns(features, label, num_classes, pruned.limit(1).toArrow())
+    parts = pruned.mapInArrow(_mapper(columns), "part binary").collect()
+    return _answer(_total(bytes(row["part"]) for row in parts), bad)
+
+
+# ---- where the data are --------------------------------------------------------------------------------------------
+
+
+def _part_in_a_table(table: Any, columns: Columns) -> Any:
+    import pyarrow as pa
+
+    return pa.table({"part": pa.array([part_of([table], columns, summarize).to_bytes()], pa.binary())})
+
+
+def _part_of_pandas(frame: Any, columns: Columns) -> bytes:
+    import pyarrow as pa
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    return part_of([table], columns, summarize).to_bytes()
+
+
+def _mapper(columns: Columns) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def summed(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        part = part_of(batches, columns, summarize).to_bytes()
+        yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], ["part"])
+
+    return summed
+
+
+# ---- here ----------------------------------------------------------------------------------------------------------
+
+
+def _columns(features: str | Sequence[str], label: str, num_classes: int, batch: Any) -> Columns:
+    names = features if isinstance(features, str) else tuple(features)
+    return Columns(names, label, width_of(names, batch), num_classes)
+
+
+def _total(parts: Iterable[bytes]) -> Part:
+    return reduce(add, map(Part.from_bytes, parts))
+
+
+def _answer(total: Part, bad: BadRows | None) -> Summary:
+    if bad is not None:
+        bad.add(total.bad)
+    if total.content is None or (total.bad.total and bad is None):
+        raise total.bad.error(total.rows)
+    found: Summary = total.content
+    return found
