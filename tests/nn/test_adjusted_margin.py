@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vmap
 
-from nn.oracles_nn import adjusted_margin, adjusted_shift, spherical_gradient
+from oracles.nn import adjusted_margin, adjusted_shift, spherical_gradient
 from unhinge.nn import AdjustedMarginLoss
 from unhinge.nn import functional as UF
 

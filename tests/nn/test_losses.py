@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from nn.oracles_nn import cross_entropy_term, hinge_term, loop_loss, unhinged_term
+from oracles.nn import cross_entropy_term, hinge_term, loop_loss, unhinged_term
 from unhinge.nn import MultiClassHingeLoss, UnhingedLoss, class_weights
 from unhinge.nn import functional as UF
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vmap
 
-from nn.oracles_nn import loop_loss
 from nn.test_losses import Call, calls, close
+from oracles.nn import loop_loss
 from unhinge.nn import SphericalSoftmaxLoss, TaylorSoftmaxLoss, UnhingedLoss, ZLoss
 from unhinge.nn import functional as UF
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import ood_oracles as papers
+from oracles import ood as papers
 from unhinge.metrics import CollapseSummary, ood_metrics
 from unhinge.nn import ETFHead, simplex_etf
 from unhinge.ood import CollapseDetector

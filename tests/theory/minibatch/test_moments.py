@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from moments_oracles import Sgd, enumerated, full_recursion, invariants, simulated
 from oracles import EPS
+from oracles.moments import Sgd, enumerated, full_recursion, invariants, simulated
 from unhinge.theory import LayerPeeled, cosine
 from unhinge.theory.minibatch.moments import MinibatchMoments, minibatch_moments
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oracles import EPS, assert_exact
-from spherical_oracles import autograd_descent, mp_descent, ode_flow, series_tables, sphere_loss
+from oracles.sphere import autograd_descent, mp_descent, ode_flow, series_tables, sphere_loss
 from unhinge.theory import constant, cosine, exponential, piecewise, step, warmup
 from unhinge.theory.sphere.problem import Spherical
 from unhinge.theory.sphere.series import LOGS, NORM, PHASE

@@ -14,7 +14,7 @@ It keeps the final :math:`\varepsilon = c/\|h_\infty\|^2`, where :math:`\|h_\inf
 With :math:`\alpha = \varepsilon F` in the step, both claims determine one order after the other: at order
 :math:`\varepsilon^{m+1}` the m-th polynomial enters only as :math:`(1-\beta^2)\,\partial_\beta` of it, its value at
 :math:`\beta = 1` is 0 (:math:`F` and :math:`e^S` are 1 there), and :math:`L_m` makes the rest divisible by
-:math:`1+\beta`. ``series_tables`` in ``tests/spherical_oracles.py`` does this in exact fractions for any number of
+:math:`1+\beta`. ``series_tables`` in ``tests/oracles/sphere.py`` does this in exact fractions for any number of
 terms; ``test_the_tables_of_the_series_follow_from_the_step`` compares its result with the tables below.
 
 Worth its tables: usual steps are small, alpha near 1e-6, and an angle needs some :math:`40/\alpha` steps to vanish. One

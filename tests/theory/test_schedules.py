@@ -1,0 +1,50 @@
+"""Learning rates know their integral, and refuse what is none."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from oracles.schedules import SCHEDULES
+from unhinge import constant, cosine, exponential, piecewise, step, warmup
+from unhinge.theory.schedules import as_schedule
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_knows_its_rate_and_its_integral(name):
+    """[eq: clock]."""
+    import scipy.integrate
+
+    given, rate, breaks = SCHEDULES[name]
+    schedule = as_schedule(given)  # a number or a callable becomes a schedule
+    for time in (0.0, 1.3, 6.0, 12.4, 19.99, 25.0):
+        assert schedule(time).item() == pytest.approx(rate(time), rel=1e-13, abs=1e-16)
+        edges = [0.0, *[b for b in breaks if b < time], time]
+        area = sum(scipy.integrate.quad(rate, a, b, epsabs=1e-13, epsrel=1e-13)[0] for a, b in pairwise(edges))
+        assert schedule.integral(time).item() == pytest.approx(area, rel=1e-11, abs=1e-13)
+
+
+REFUSED = {
+    "cosine without duration": (lambda: cosine(0.1, total=0), ["total", "0"]),
+    "cosine of negative duration": (lambda: cosine(0.1, total=-5), ["total", "-5"]),
+    "cosine with a negative end": (lambda: cosine(0.1, total=5, end=-0.1), ["end", "-0.1"]),
+    "step without duration": (lambda: step(0.1, every=0), ["every", "0"]),
+    "step that grows for ever": (lambda: step(0.1, every=10, factor=2.0), ["factor", "2"]),
+    "step at falling times": (lambda: step(0.1, every=[20, 10]), ["increasing", "[20, 10]"]),
+    "exponential growth": (lambda: exponential(0.1, decay=1.1), ["decay", "1.1"]),
+    "exponential zero": (lambda: exponential(0.1, decay=0.0), ["decay", "0"]),
+    "warmup without duration": (lambda: warmup(0.1, duration=0), ["duration", "0"]),
+    "piecewise with too few values": (lambda: piecewise([1.0], [0.1]), ["one more", "1 values", "1 boundaries"]),
+    "piecewise with a negative value": (lambda: piecewise([1.0], [0.1, -0.1]), ["values", "-0.1"]),
+    "piecewise with falling boundaries": (lambda: piecewise([2.0, 1.0], [0.1, 0.2, 0.3]), ["increasing"]),
+    "constant negative": (lambda: constant(-1.0), ["lr", "-1"]),
+}
+
+
+@pytest.mark.parametrize(("attempt", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_schedule_that_makes_no_sense_is_refused(attempt, words):
+    with pytest.raises(ValueError, match=r".") as raised:
+        attempt()
+    for word in words:
+        assert word in str(raised.value)
