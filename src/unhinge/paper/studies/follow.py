@@ -40,13 +40,13 @@ class Task:
     """A recipe to be followed and measured, whichever tables want it."""
 
     recipe: Recipe
-    ood: str | None
+    ood: str | None  # unknown images, by name; several with commas between
     runs: str  # folder
     data_root: str | None
 
     @property
     def name(self) -> str:
-        return self.recipe.key if self.ood is None else f"{self.recipe.key}-{self.ood}"
+        return self.recipe.key if self.ood is None else f"{self.recipe.key}-{self.ood.replace(',', '+')}"
 
     @property
     def path(self) -> Path:
