@@ -1,6 +1,6 @@
 """The catalogue of parts: each loss, head, penalty and measure with its formula, when to use it, and when not.
 
-What a part is comes from its docstring, its formula from the README's table, the advice from docs/parts.toml.
+What a part is comes from its docstring, its formula from docs/guide/parts.md, the advice from docs/parts.toml.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from generators.pages import Pages, table
 
 __all__ = ["LISTED", "advice", "formulas", "generate"]
 
+TABLE = Path("docs", "guide", "parts.md")
 # title, and the module whose names it lists
 LISTED = (
     ("Losses, heads and regularizers", "unhinge.nn"),
@@ -25,13 +26,13 @@ LISTED = (
 
 
 def generate(pages: Pages, root: Path) -> None:
-    known, told, readme = formulas(root), advice(root), (root / "README.md").read_text(encoding="utf-8")
+    known, told, glance = formulas(root), advice(root), (root / TABLE).read_text(encoding="utf-8")
     lines = [
         "# Catalogue of parts",
         "",
         "Each part alone; [how to choose](guide/choosing.md) weighs them against each other.",
         "",
-        when_not_to(readme),
+        when_not_to(glance),
         "",
     ]
     for title, module in LISTED:
@@ -48,10 +49,10 @@ def advice(root: Path) -> dict[str, dict[str, str]]:
 
 
 def formulas(root: Path) -> dict[str, str]:
-    """By name, the formula column of the README's table; a part with options may have several rows."""
-    readme = (root / "README.md").read_text(encoding="utf-8")
+    """By name, the formula column of the table of parts; a part with options may have several rows."""
+    glance = (root / TABLE).read_text(encoding="utf-8")
     rows = re.findall(
-        r"^\| `([\w.]+)[^|]*\| ((?:\\\||[^|])*) \|", _between(readme, "| part |", "**When not to.**"), re.MULTILINE
+        r"^\| `([\w.]+)[^|]*\| ((?:\\\||[^|])*) \|", _between(glance, "| part |", "**When not to.**"), re.MULTILINE
     )
     found: dict[str, str] = {}
     for name, formula in rows:
@@ -59,9 +60,9 @@ def formulas(root: Path) -> dict[str, str]:
     return found
 
 
-def when_not_to(readme: str) -> str:
-    """The README's paragraph of warnings, as an admonition."""
-    words = _between(readme, "**When not to.**", "\n\n").removeprefix("**When not to.**").strip()
+def when_not_to(glance: str) -> str:
+    """The paragraph of warnings, as an admonition."""
+    words = _between(glance + "\n\n", "**When not to.**", "\n\n").removeprefix("**When not to.**").strip()
     return f":::{{admonition}} When not to\n:class: warning\n\n{words}\n:::"
 
 

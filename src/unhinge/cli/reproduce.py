@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from unhinge.cli.output import progress_bar, refuse, writable
-from unhinge.paper.numbers import printed_number
 from unhinge.results.json import as_json
 
 if TYPE_CHECKING:
@@ -77,6 +76,8 @@ def show_list(
 
 
 def _figure(entry: Experiment) -> dict[str, Any]:
+    from unhinge.paper.numbers import printed_number
+
     return {
         "id": entry.id,
         "kind": "figure",
@@ -90,6 +91,7 @@ def _figure(entry: Experiment) -> dict[str, Any]:
 
 
 def _study(study: Study) -> dict[str, Any]:
+    from unhinge.paper.numbers import printed_number
     from unhinge.paper.studies.cost import cost_of
 
     costs = {scale: cost_of(study, scale) for scale in ("quick", "small", "paper")}
