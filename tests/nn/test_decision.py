@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unhinge.metrics import expected_calibration_error, strength_curve
-from unhinge.metrics.plots import strength_plot
 from unhinge.nn import FeatureNormPenalty, UnhingedLoss, simplex_etf
 from unhinge.nn import functional as UF
 
@@ -143,24 +142,3 @@ def test_below_the_floor_nothing_is_believed():
 def test_mistakes_are_told(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_the_curve_of_a_simplex_head_goes_by_its_posterior():
-    frame, prior = simplex_etf(3, 4, dtype=torch.float64), torch.tensor([0.8, 0.15, 0.05], dtype=torch.float64)
-    target = torch.arange(300) % 3
-    fair = (torch.nn.functional.one_hot(target, 3) + torch.rand(300, 3)).double()
-    p = fair * prior
-    p = p / p.sum(1, keepdim=True)
-    logits = 6 * p @ frame @ frame.mT
-    curve = strength_curve(logits, target, prior, radius=6.0)
-    expected = [(UF.balanced_decision(p, prior, s) == target).double().mean() for s in curve.strengths.tolist()]
-    torch.testing.assert_close(curve.example_accuracy, torch.stack(expected))
-    assert curve.balanced_accuracy.max() > 0.99 > curve.balanced_accuracy[0]
-    axes = strength_plot(curve, title="three classes")
-    assert axes.get_title(loc="left").startswith("three classes")
-    assert len(axes.lines) == 3
-
-
-def test_classes_without_examples_are_left_out_of_the_mean():
-    curve = strength_curve([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [0, 1], prior=[1, 1, 1], strengths=[0.0])
-    assert curve.balanced_accuracy.tolist() == [1.0]

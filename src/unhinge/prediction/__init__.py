@@ -3,8 +3,8 @@
 >>> from unhinge.prediction import measure_arrays, predict, recommend
 >>> import torch
 >>> features, labels = torch.randn(60, 8), torch.arange(60) % 3
->>> found = predict(measure_arrays(features, labels))
->>> found.outcome
+>>> prediction = predict(measure_arrays(features, labels))
+>>> prediction.outcome
 'diverges'
 """
 

@@ -70,8 +70,8 @@ def read_features(path: str | Path) -> FeatureFile:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "features.npz"
         ...     np.savez(file, features=np.eye(4), labels=np.array([0, 0, 1, 1]))
-        ...     found = read_features(file)
-        >>> tuple(found.features.shape), found.num_classes, found.weight
+        ...     stored = read_features(file)
+        >>> tuple(stored.features.shape), stored.num_classes, stored.weight
         ((4, 4), 2, None)
     """
     file = Path(path)
@@ -152,17 +152,17 @@ def _pt(file: Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():  # of unusual pickles, which are refused anyway
             warnings.simplefilter("ignore")
-            found = torch.load(file, map_location="cpu", weights_only=True)
+            arrays = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         objects = "weights_only" in str(error) or "Weights only" in str(error)
         reason = "it holds more than tensors, and nothing else is read" if objects else type(error).__name__
         raise FileError(
             f"{file.name} cannot be read as a dictionary of tensors: {reason}. Write it with torch.save, with {WANTED}."
         ) from None
-    if not isinstance(found, dict):
-        raise FileError(f"{file.name} holds a {type(found).__name__}, not a dictionary of tensors with {WANTED}.")
-    names = {name for name in found if isinstance(name, str)}
-    return {key: found[name] for key, name in _chosen(names, file).items()}
+    if not isinstance(arrays, dict):
+        raise FileError(f"{file.name} holds a {type(arrays).__name__}, not a dictionary of tensors with {WANTED}.")
+    names = {name for name in arrays if isinstance(name, str)}
+    return {key: arrays[name] for key, name in _chosen(names, file).items()}
 
 
 READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -185,29 +185,29 @@ def _check_unpacked(archive: zipfile.ZipFile, file: Path) -> None:
 
 def _chosen(names: set[str], file: Path) -> dict[str, str]:
     """By key, the name it has in the file."""
-    found: dict[str, str] = {}
+    name_of: dict[str, str] = {}
     for key, aliases in NAMES.items():
         for name in aliases:
-            if name in names and key not in found:
-                found[key] = name
-    missing = [key for key in ("features", "labels") if key not in found]
+            if name in names and key not in name_of:
+                name_of[key] = name
+    missing = [key for key in ("features", "labels") if key not in name_of]
     if missing:
         shown = one_line(", ".join(sorted(names)[:8])) or "nothing"
         raise FileError(f"{file.name} has no {' and no '.join(missing)}; it holds {shown}. It needs {WANTED}.")
-    return found
+    return name_of
 
 
 # ---- what the arrays must be ---------------------------------------------------------------------------------------
 
 
-def checked(found: dict[str, Any]) -> FeatureFile:
+def checked(arrays: dict[str, Any]) -> FeatureFile:
     """Tensors of fitting shapes, finite, with labels in range and an example of every class."""
-    features = _numbers("features", found["features"], 2)
+    features = _numbers("features", arrays["features"], 2)
     if 0 in features.shape:
         raise FileError(f"features must be (n, p) with at least one example, got shape {tuple(features.shape)}.")
-    labels = _labels(found["labels"], len(features))
+    labels = _labels(arrays["labels"], len(features))
     weight, bias = (
-        None if found.get(key) is None else _numbers(key, found[key], ndim).double()
+        None if arrays.get(key) is None else _numbers(key, arrays[key], ndim).double()
         for key, ndim in (("weight", 2), ("bias", 1))
     )
     dim = features.shape[1]

@@ -43,13 +43,13 @@ COLLAPSE = {
 }
 
 
-def collapse_rows(found: Prediction) -> list[tuple[str, ...]]:
+def collapse_rows(prediction: Prediction) -> list[tuple[str, ...]]:
     """Measure, now, when the distance is reached, in the limit."""
-    parts = (found.collapse_now, found.collapse_then, found.collapse_limit)
+    parts = (prediction.collapse_now, prediction.collapse_then, prediction.collapse_limit)
     return [
         (name, *(number(_rounded(part[key]), 3) if key in part else "" for part in parts))
         for key, name in COLLAPSE.items()
-        if key in found.collapse_now or key in found.collapse_limit
+        if key in prediction.collapse_now or key in prediction.collapse_limit
     ]
 
 
@@ -58,15 +58,15 @@ def _rounded(value: float) -> float:
     return 0.0 if abs(value) < 1e-13 else value
 
 
-def write_report(found: Prediction, advice: Recommendation, folder: Path, title: str) -> Path:
+def write_report(prediction: Prediction, advice: Recommendation, folder: Path, title: str) -> Path:
     """prediction.json, prediction.png, prediction.pdf and report.html into `folder`; returns the page."""
-    image, _ = save(draw(found, title), folder, "prediction")
+    image, _ = save(draw(prediction, title), folder, "prediction")
     made = environment()
-    record = {"prediction": found.as_dict(), "recommendation": advice.as_dict(), "made_with": made}
+    record = {"prediction": prediction.as_dict(), "recommendation": advice.as_dict(), "made_with": made}
     write_json(folder / "prediction.json", record)
-    setting = found.setting
+    setting = prediction.setting
     versions = ", ".join(f"{name} {value}" for name, value in made["versions"].items())
-    said = "\n".join(f"<li>{html.escape(sentence)}</li>" for sentence in found.findings)
+    said = "\n".join(f"<li>{html.escape(sentence)}</li>" for sentence in prediction.findings)
     body = f"""<p class="small">n = {setting.num_samples:,} examples, C = {setting.num_classes:,}, p = {setting.dim:,};
 γ = {number(setting.gamma)}, learning rate {number(setting.lr)}, feature decay {number(setting.feature_decay)}, weight
 decay {number(setting.weight_decay)}. Head: {html.escape(setting.head)}.</p>
@@ -74,11 +74,11 @@ decay {number(setting.weight_decay)}. Head: {html.escape(setting.head)}.</p>
 {picture(image, ALT)}
 <div class="columns"><div>
 <h2>Neural collapse</h2>
-{table(("measure", "now", f"at {setting.distance:g}", "limit"), collapse_rows(found))}
+{table(("measure", "now", f"at {setting.distance:g}", "limit"), collapse_rows(prediction))}
 </div><div>
 <h2>Time to a distance</h2>
-{table(("distance", "after"), [(f"{distance:g}", steps(time)) for distance, time in found.times.items()])}
-{_weightings(found)}
+{table(("distance", "after"), [(f"{distance:g}", steps(time)) for distance, time in prediction.times.items()])}
+{_weightings(prediction)}
 </div></div>
 <h2>To reach the distance {advice.distance:g}</h2>
 {table(("", "value", "why"), _advice(advice))}
@@ -105,17 +105,17 @@ def _few(values: list[float]) -> str:
     return ", ".join(number(value, 3) for value in values[:6]) + (", ..." if len(values) > 6 else "")
 
 
-def _weightings(found: Prediction) -> str:
-    if found.cure is None:
+def _weightings(prediction: Prediction) -> str:
+    if prediction.cure is None:
         return ""
     rows = [
         (
             {"none": "none", "sqrt": "n_c^(-1/2), the cure", "inverse": "1/n_c"}[weighting.name],
             f"{100 * weighting.limit_accuracy:.1f} %",
-            f"{weighting.right_classes} of {found.setting.num_classes}",
+            f"{weighting.right_classes} of {prediction.setting.num_classes}",
             steps(weighting.time_to_distance),
         )
-        for weighting in found.weightings
+        for weighting in prediction.weightings
     ]
-    heads = ("class weights", "limit accuracy", "classes right", f"to {found.setting.distance:g}")
-    return f"<h2>Imbalance {found.imbalance:.4g}</h2>\n{table(heads, rows)}"
+    heads = ("class weights", "limit accuracy", "classes right", f"to {prediction.setting.distance:g}")
+    return f"<h2>Imbalance {prediction.imbalance:.4g}</h2>\n{table(heads, rows)}"

@@ -74,8 +74,8 @@ class Ending:
 
     def collapse(self) -> dict[str, float]:
         """Neural-collapse measures of the limit; NC1 is 0 there."""
-        found = collapse_measures(self.means, self.weight, torch.zeros((), dtype=torch.float64))
-        return {key: float(value) for key, value in found.items()}
+        measures = collapse_measures(self.means, self.weight, torch.zeros((), dtype=torch.float64))
+        return {key: float(value) for key, value in measures.items()}
 
 
 def ending(
@@ -90,8 +90,8 @@ def ending(
     Example:
         >>> from unhinge.prediction.measured import measure_arrays
         >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.2], [0.0, 1.0], [0.1, 1.0]])
-        >>> found = ending(measure_arrays(features, torch.tensor([0, 0, 1, 1])))
-        >>> found.rank, found.accuracy
+        >>> limit = ending(measure_arrays(features, torch.tensor([0, 0, 1, 1])))
+        >>> limit.rank, limit.accuracy
         (1, 1.0)
     """
     counts = measured.counts.double()

@@ -38,42 +38,43 @@ def steps(time: float) -> str:
     return f"{math.ceil(time):,} steps" if time < 1e12 else f"{time:.3g} steps"
 
 
-def findings(found: Prediction) -> list[str]:
+def findings(prediction: Prediction) -> list[str]:
     """Sentences, the most important first."""
-    setting = found.setting
-    said = [_collapsing(found), _limit(found), _norms(found)]
-    if found.cure is not None:
-        said += _imbalance(found)
+    setting = prediction.setting
+    said = [_collapsing(prediction), _limit(prediction), _norms(prediction)]
+    if prediction.cure is not None:
+        said += _imbalance(prediction)
     else:
         examples = f"{setting.counts[0]:,} example{'s' if setting.counts[0] != 1 else ''}"
         said.append(f"The {setting.num_classes} classes have {examples} each: nothing to cure.")
-    said.append(_gamma(found))
+    said.append(_gamma(prediction))
     return said
 
 
-def _collapsing(found: Prediction) -> str:
-    setting = found.setting
-    time = found.times[setting.distance]
+def _collapsing(prediction: Prediction) -> str:
+    setting = prediction.setting
+    time = prediction.times[setting.distance]
     if math.isinf(time):
         return f"The direction never comes within {setting.distance:g} of its limit."
     if time == 0:
         return f"The state is already within {setting.distance:g} of the direction it ends in."
     pace = (
         "at once"
-        if math.isinf(found.rate)
-        else f"at the exponent {number(found.rate)} per step (half-life {steps(found.half_life)})"
+        if math.isinf(prediction.rate)
+        else f"at the exponent {number(prediction.rate)} per step (half-life {steps(prediction.half_life)})"
     )
     return f"The direction comes within {setting.distance:g} of its limit after {steps(time)}, {pace}."
 
 
-def _limit(found: Prediction) -> str:
-    limit, classes = found.limit, found.setting.num_classes
+def _limit(prediction: Prediction) -> str:
+    limit, classes = prediction.limit, prediction.setting.num_classes
     share = f"{100 * limit.accuracy:.1f} % of the examples"
     if limit.undecided == 1:
         return "In the limit all classes share one direction and nothing tells them apart: gamma is too large."
+    distance = prediction.setting.distance
     words = (
-        f"In the limit ({_when(found.times[found.setting.distance], found.setting.distance)}) {len(limit.right)} of "
-        f"{classes} classes, {share}, are classified right; the class means span "
+        f"In the limit ({_when(prediction.times[distance], distance)}) {len(limit.right)} of {classes} classes, "
+        f"{share}, are classified right; the class means span "
     )
     words += f"{limit.rank} dimension{'s' if limit.rank != 1 else ''}"
     if limit.undecided:
@@ -88,31 +89,30 @@ def _when(time: float, distance: float) -> str:
     return f"near, to within {distance:g}, {'at once' if time == 0 else 'after ' + steps(time)}"
 
 
-def _norms(found: Prediction) -> str:
-    setting = found.setting
+def _norms(prediction: Prediction) -> str:
+    setting = prediction.setting
     product = math.sqrt(setting.feature_decay * setting.weight_decay)
-    compare = f"critical decay {number(found.critical_decay)}, sqrt(feature_decay * weight_decay) = {number(product)}"
-    if found.outcome == "diverges":
-        return f"Norms grow without bound, doubling every {steps(found.doubling_time)} ({compare})."
-    if found.outcome == "vanishes":
-        return f"Norms shrink to zero, at the exponent {number(found.growth)} per step ({compare})."
+    compare = (
+        f"critical decay {number(prediction.critical_decay)}, sqrt(feature_decay * weight_decay) = {number(product)}"
+    )
+    if prediction.outcome == "diverges":
+        return f"Norms grow without bound, doubling every {steps(prediction.doubling_time)} ({compare})."
+    if prediction.outcome == "vanishes":
+        return f"Norms shrink to zero, at the exponent {number(prediction.growth)} per step ({compare})."
     return f"Norms settle at a finite value ({compare})."
 
 
-def _imbalance(found: Prediction) -> list[str]:
-    by_name = {weighting.name: weighting for weighting in found.weightings}
+def _imbalance(prediction: Prediction) -> list[str]:
+    by_name = {weighting.name: weighting for weighting in prediction.weightings}
     none, cure, inverse = by_name["none"], by_name["sqrt"], by_name["inverse"]
-    classes = found.setting.num_classes
+    classes, distance = prediction.setting.num_classes, prediction.setting.distance
+    tail = f"The largest class has {prediction.imbalance:.4g} times the examples of the smallest"
     if not cure.right_classes:
-        return [
-            f"The largest class has {found.imbalance:.4g} times the examples of the smallest, and no class weights "
-            "help at this gamma: no class is right in the limit."
-        ]
+        return [f"{tail}, and no class weights help at this gamma: no class is right in the limit."]
     return [
-        f"The largest class has {found.imbalance:.4g} times the examples of the smallest. Without weights "
-        f"{_ends(none, classes, found.setting.distance)}: the smaller classes collapse.",
-        f"The cure is class weights n_c^(-1/2): {_ends(cure, classes, found.setting.distance)}. Inverse frequencies "
-        f"over-correct: {_ends(inverse, classes, found.setting.distance)}.",
+        f"{tail}. Without weights {_ends(none, classes, distance)}: the smaller classes collapse.",
+        f"The cure is class weights n_c^(-1/2): {_ends(cure, classes, distance)}. Inverse frequencies over-correct: "
+        f"{_ends(inverse, classes, distance)}.",
         "Where all classes matter alike at test time, divide the posterior by the class frequencies as well "
         "(UF.balanced_decision, or UF.adjust_logits for cross-entropy): with strength 1 after training without "
         "weights, 1/2 after n_c^(-1/2).",
@@ -124,15 +124,16 @@ def _ends(weighting: Weighting, classes: int, distance: float) -> str:
     return f"training ends with {right}, {_when(weighting.time_to_distance, distance)}"
 
 
-def _gamma(found: Prediction) -> str:
-    setting = found.setting
-    where = "" if found.cure is None else " (with the weights that restore balance)"
-    if math.isinf(found.best_gamma):
+def _gamma(prediction: Prediction) -> str:
+    setting = prediction.setting
+    where = "" if prediction.cure is None else " (with the weights that restore balance)"
+    if math.isinf(prediction.best_gamma):
         return "With two classes and unequal decays a larger gamma is always faster; there is no best one."
     edge = 2 / (setting.num_classes - 2) if setting.num_classes > 2 else math.inf
-    words = f"The fastest gamma is {number(found.best_gamma)}, with the exponent {number(found.best_rate)} per step"
+    gamma, rate = number(prediction.best_gamma), number(prediction.best_rate)
+    words = f"The fastest gamma is {gamma}, with the exponent {rate} per step"
     if setting.gamma > edge:
         words += f"; {number(setting.gamma)} is beyond 2/(C-2) = {number(edge)}, where all classes end in one direction"
-    elif math.isclose(setting.gamma, found.best_gamma, rel_tol=1e-6):
+    elif math.isclose(setting.gamma, prediction.best_gamma, rel_tol=1e-6):
         words += ", and it is the one in use"
     return words + where + "."
