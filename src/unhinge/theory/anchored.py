@@ -33,7 +33,21 @@ __all__ = ["AnchoredPath"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AnchoredPath:
-    """The exact path of the features towards fixed prototypes: `LayerPeeled.anchored` and `anchored_descent`."""
+    r"""The exact path of the features towards fixed prototypes: `LayerPeeled.anchored` and `anchored_descent`.
+
+    :math:`H(t) = a(t)\,H_0 + c(t)\,V`, under flow :math:`a = e^{-\lambda\zeta}` and
+    :math:`c = (1 - e^{-\lambda\zeta})/\lambda`  [eq: anchored].
+
+    Example:
+        >>> from unhinge import LayerPeeled
+        >>> problem = LayerPeeled([0, 1], feature_decay=1.0)
+        >>> path = problem.anchored([[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], lr=0.1)
+        >>> path.limit().features
+        tensor([[ 0.5000, -0.5000],
+                [-0.5000,  0.5000]], dtype=torch.float64)
+        >>> path.accuracy([0, 20])
+        tensor([0., 1.], dtype=torch.float64)
+    """
 
     rows: Tensor  # (r, p), reduced features at the start
     pull: Tensor  # (r, p), reduced V
@@ -70,8 +84,7 @@ class AnchoredPath:
         r"""The limit of :math:`H / \|H\|`: along the pull, or along the start if the prototypes exert none."""
         self._check_converges()
         pulled = self._plane[0] > 0
-        one, zero = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-        keep, push = (zero, one) if bool(pulled) else (one, zero)
+        keep, push = torch.tensor([0.0, 1.0] if bool(pulled) else [1.0, 0.0], dtype=torch.float64)
         features = self._assemble(keep, push)
         norm = features.double().norm()
         if norm == 0:
@@ -89,8 +102,8 @@ class AnchoredPath:
                 "H diverges: without feature decay it grows in proportion to the integrated rate. "
                 "Ask direction() for the limit of H/|H|, or set feature_decay."
             )
-        zero, one = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
-        keep, push = (one, zero) if decay.item() == 0 else (zero, 1 / decay)
+        zero = torch.zeros_like(decay)
+        keep, push = (zero + 1, zero) if decay.item() == 0 else (zero, 1 / decay)  # the start stays, or the pull wins
         bias = None if self.biases is None else self._like(self.biases.limit())
         return State(self._assemble(keep, push), self.weight, bias)
 

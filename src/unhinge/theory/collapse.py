@@ -33,6 +33,12 @@ def collapse_measures(
         ``nc2_etf_*``: distance of the normalised Gram matrix from that of a simplex ETF;
         ``nc3``: :math:`\| W/\|W\| - \bar M/\|\bar M\| \|`, self-duality;
         ``alignment``: mean cosine of each prototype and its centered class mean.
+
+    Example:
+        >>> frame = torch.eye(3) - 1 / 3  # a simplex
+        >>> measures = collapse_measures(frame, 2 * frame, scatter=torch.tensor(0.5))
+        >>> {name: round(value.item(), 4) for name, value in measures.items() if name in ("nc1_ratio", "alignment")}
+        {'nc1_ratio': 0.75, 'alignment': 1.0}
     """
     num_classes = means.shape[-2]
     centered = means - means.mean(-2, keepdim=True)
@@ -40,6 +46,7 @@ def collapse_measures(
     result = {"nc1_ratio": _ratio(scatter, between)}
     if within is not None:
         covariance = centered.mT @ centered / num_classes
+        # The covariance of C means has rank C - 1 at most; directions that are 1e-5 of the widest carry no class.
         inverse = torch.linalg.pinv(covariance, rtol=1e-10, hermitian=True)
         result["nc1"] = (inverse * within).sum((-2, -1)) / num_classes
     for name, rows in (("features", centered), ("weight", weight)):

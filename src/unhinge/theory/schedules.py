@@ -336,12 +336,22 @@ def _duration(name: str, value: float) -> float:
 
 
 def constant(lr: Number) -> Schedule:
-    """The same rate at all times."""
+    """The same rate at all times.
+
+    Example:
+        >>> constant(0.1).integral([0.0, 50.0])
+        tensor([0., 5.], dtype=torch.float64)
+    """
     return Schedule(scalar("lr", lr), Constant())
 
 
 def cosine(lr: Number, total: float, end: float = 0.0) -> Schedule:
-    """From `lr` to `end` along half a cosine during `total`, and `end` from then on."""
+    r"""From `lr` to `end` along half a cosine during `total`, and `end` from then on: ``CosineAnnealingLR``.
+
+    Example:
+        >>> cosine(0.1, total=100, end=0.02)([0.0, 50.0, 1000.0])
+        tensor([0.1000, 0.0600, 0.0200], dtype=torch.float64)
+    """
     peak = scalar("lr", lr)
     if end == 0:
         return Schedule(peak, Cosine(_duration("total", total), 0.0))
@@ -350,7 +360,12 @@ def cosine(lr: Number, total: float, end: float = 0.0) -> Schedule:
 
 
 def step(lr: Number, every: float | Sequence[float], factor: float = 0.1) -> Schedule:
-    """Multiplied by `factor` each `every`, or at each time of a list: ``StepLR`` and ``MultiStepLR``."""
+    """Multiplied by `factor` each `every`, or at each time of a list: ``StepLR`` and ``MultiStepLR``.
+
+    Example:
+        >>> step(1.0, every=10)([9, 10, 25]), step(1.0, every=[10, 15], factor=0.5)([9, 10, 25])
+        (tensor([1.0000, 0.1000, 0.0100], dtype=torch.float64), tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64))
+    """
     fall = scalar("factor", factor).item()
     if isinstance(every, Sequence):
         values = [fall**k for k in range(len(every) + 1)]
@@ -362,7 +377,12 @@ def step(lr: Number, every: float | Sequence[float], factor: float = 0.1) -> Sch
 
 
 def exponential(lr: Number, decay: float) -> Schedule:
-    r"""`lr` times `decay` to the power t: ``ExponentialLR``."""
+    r"""`lr` times `decay` to the power t: ``ExponentialLR``.
+
+    Example:
+        >>> exponential(1.0, decay=0.5)([0, 1, 2])
+        tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64)
+    """
     fall = scalar("decay", decay, positive=True).item()
     if fall > 1:
         raise ValueError(f"an exponential schedule needs decay <= 1, got {fall}.")
@@ -370,7 +390,12 @@ def exponential(lr: Number, decay: float) -> Schedule:
 
 
 def piecewise(boundaries: Sequence[float], values: Sequence[float]) -> Schedule:
-    """`values[0]` until `boundaries[0]`, `values[1]` until `boundaries[1]`, ...; one more value than boundaries."""
+    """`values[0]` until `boundaries[0]`, `values[1]` until `boundaries[1]`, ...; one more value than boundaries.
+
+    Example:
+        >>> piecewise([10, 20], [0.1, 0.5, 0.0])([9, 10, 20])
+        tensor([0.1000, 0.5000, 0.0000], dtype=torch.float64)
+    """
     if len(values) != len(boundaries) + 1:
         raise ValueError(
             f"piecewise() needs one more value than boundaries, got {len(values)} values "
@@ -385,7 +410,12 @@ def piecewise(boundaries: Sequence[float], values: Sequence[float]) -> Schedule:
 
 
 def warmup(schedule: OneRate, duration: float, start: float = 0.0) -> Schedule:
-    """A straight line from `start` (a fraction of the peak) to the peak during `duration`, then `schedule`."""
+    """A straight line from `start` (a fraction of the peak) to the peak during `duration`, then `schedule`.
+
+    Example:
+        >>> warmup(cosine(0.1, total=100), duration=10)([0, 5, 10, 110])
+        tensor([0.0000, 0.0500, 0.1000, 0.0000], dtype=torch.float64)
+    """
     after = as_schedule(schedule)
     return Schedule(after.peak, Warmup(_duration("duration", duration), scalar("start", start).item(), after.shape))
 

@@ -19,6 +19,11 @@ class State:
     `log_scale` the logarithm of that norm; everywhere else `log_scale` is 0 and they hold it as it is. So
     ``state.features * exp(state.log_scale)`` is the true value at any time, and the direction is never lost
     [eq: log-scale].
+
+    Example:
+        >>> state = State(torch.tensor([[3.0]]), torch.tensor([[4.0]]))
+        >>> state.normalized()
+        State(features=tensor([[0.6000]]), weight=tensor([[0.8000]]), bias=None, log_scale=None)
     """
 
     features: Tensor  # (*, n, p)
@@ -36,6 +41,7 @@ class State:
 
 def fitting_scale(log_norm: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where a state of this norm, and its square, fit the dtype; the logarithm of the norm where they do not."""
+    # Below the root of the largest number, with a tenth to spare: sums of squares of the entries fit as well.
     room = 0.45 * math.log(torch.finfo(dtype).max)
     fits = (log_norm.abs() < room) | torch.isinf(log_norm)
     return torch.where(fits, 0.0, log_norm)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unhinge.theory.numerics import EPS, falling, safe_divide
 
-__all__ = ["Coordinates", "DampedModes", "FreeModes", "Modes", "Race", "race"]
+__all__ = ["Coordinates", "DampedModes", "FreeModes", "Modes", "RelativeMotion", "relative_motion"]
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def second_difference(a: Tensor, c: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Race:
+class RelativeMotion:
     """All modes on the scale of the fastest part that the start has."""
 
     modes: Modes
@@ -254,10 +254,10 @@ class Race:
         return Coordinates(torch.zeros_like(clock), features, weight)
 
 
-def race(modes: Modes, parts: Parts, constant: bool, linear: bool) -> Race:
+def relative_motion(modes: Modes, parts: Parts, constant: bool, linear: bool) -> RelativeMotion:
     """Find the fastest part; `constant` and `linear` say whether the start has such parts at all."""
     fastest = torch.where(parts.present, parts.exponent, -torch.inf).amax()
     if constant or linear or not bool(parts.present.any()):
         fastest = fastest.clamp(min=0)
     leads = parts.present & (parts.exponent >= fastest)
-    return Race(modes, parts, fastest, leads, constant, linear and fastest.item() == 0)
+    return RelativeMotion(modes, parts, fastest, leads, constant, linear and fastest.item() == 0)

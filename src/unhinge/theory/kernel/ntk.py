@@ -28,6 +28,12 @@ class NTKOperator:
 
     Full: rows :math:`(n, p)` to rows :math:`(n', p)`. Example: rows :math:`(n, q)` to rows :math:`(n', q)` by the
     average over the entries of a feature, at the cost of p products for each column.
+
+    Example:
+        >>> network = nn.Linear(2, 3, bias=False, dtype=torch.float64)
+        >>> operator = empirical_ntk(network, torch.eye(2, dtype=torch.float64), form="operator")
+        >>> operator.shape, operator(torch.ones(2, 3, dtype=torch.float64)).shape
+        ((6, 6), torch.Size([2, 3]))
     """
 
     module: nn.Module  # a copy in evaluation mode, never changed
@@ -39,6 +45,7 @@ class NTKOperator:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Of the matrix it stands for: (n' p, n p) if full, (n', n) if by example."""
         return len(self.new_inputs) * self._each, len(self.inputs) * self._each
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -76,8 +83,8 @@ class NTKOperator:
         trained = self._trained
         step = {name: torch.zeros_like(value) for name, value in trained.items()}
         for inputs, part in zip(self.inputs.split(self.batch_size), rows.split(self.batch_size), strict=True):
-            (found,) = vjp(partial(self.features, inputs), trained)[1](part)
-            step = {name: value + found[name] for name, value in step.items()}
+            (gradient,) = vjp(partial(self.features, inputs), trained)[1](part)
+            step = {name: value + gradient[name] for name, value in step.items()}
         pieces = self.new_inputs.split(self.batch_size)
         return torch.cat([jvp(partial(self.features, inputs), (trained,), (step,))[1] for inputs in pieces]).detach()
 
@@ -91,8 +98,8 @@ class NTKOperator:
 
         def jacobian(inputs: Tensor) -> dict[str, Tensor]:
             of_one = jacrev(lambda parameters, single: self.features(single[None], parameters)[0])
-            found: dict[str, Tensor] = vmap(of_one, in_dims=(None, 0))(self._trained, inputs)
-            return found
+            of_each: dict[str, Tensor] = vmap(of_one, in_dims=(None, 0))(self._trained, inputs)
+            return of_each
 
         right = jacobian(self.inputs)
         left = right if self.new_inputs is self.inputs else jacobian(self.new_inputs)

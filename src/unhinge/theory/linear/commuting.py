@@ -95,7 +95,10 @@ class Commuting:
             moving = self.reference + rate * decay
             gap = self.gaps[:, int(smaller)].detach() + moving - moving.detach()  # value without cancellation
             log, value = self.symbol.factors(time, self.reference, gap)
-            kept.append(value * torch.exp((log - scale).clamp(max=50)))  # an absent side must not overflow
+            # `scale` is that of the parts that are there. A side that is absent may lie above it by any amount, and is
+            # multiplied by zeros later: it must stay finite, no more. A side that is there never exceeds it by more
+            # than rounding, so any bound between 1 and 700 will do.
+            kept.append(value * torch.exp((log - scale).clamp(max=50)))
         return kept[0], kept[1]
 
     def _tilt(self) -> tuple[Tensor, Tensor]:
@@ -136,7 +139,8 @@ class Commuting:
 
     def final(self) -> Tensor:
         unit = torch.ones((), dtype=torch.float64)
-        neutral = 16 * EPS * (self.radius.max() + self.rates.mean_decay).item()  # the critical decay up to rounding
+        # The critical decay up to rounding: a decay that is sigma as a double differs from sigma by half an eps.
+        neutral = 16 * EPS * (self.radius.max() + self.rates.mean_decay).item()
         survives = survival(self.symbol.growth(self.reference, unit).item(), neutral)
         late = self.times(10**15)  # momentum leaves the neutral part with a factor of its own
         return survives * self.split(late, self.blocks(late))[0] * self.lead()
@@ -224,6 +228,9 @@ def presence(plus: Tensor, factor: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     present = []
     for projector in (plus, torch.eye(2, dtype=torch.float64) - plus):
         parts = (projector @ factor).norm(dim=-1)  # (G, side)
+        # A part that cancels in exact arithmetic is left with a few eps of what it is a difference of: class sums, the
+        # vectors of the modes and the projector are rounded once each, and 32 leaves room. Rounding taken for a part
+        # would win in the end and turn the direction into noise.
         noise = 32 * eps * (projector.abs() @ rounded[..., None]).squeeze(-1)
         present.append((parts > noise).any(1))
     return present[0], present[1]

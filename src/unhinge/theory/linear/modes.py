@@ -26,6 +26,12 @@ class Modes:
 
     A mode pairs a direction among the features with one among the prototypes, coupled by :math:`\sigma`. Modes with
     equal :math:`\sigma` form a group: training treats them alike.
+
+    Example:
+        >>> from unhinge import LayerPeeled
+        >>> modes = LayerPeeled([0, 0, 0, 1, 1, 2], feature_decay=0.3, weight_decay=0.3).modes(lr=0.1)
+        >>> modes.sigma, modes.grows
+        (tensor([0.4014, 0.2982, 0.0000], dtype=torch.float64), tensor([ True, False, False]))
     """
 
     sigma: Tensor  # (K,) float64, singular values, descending

@@ -29,7 +29,7 @@ class Roots:
     matrix: Tensor  # (K, 2, 2), the step
     trace: Tensor  # (K,)
     det: Tensor  # (K,)
-    slope: Tensor  # (K,), 2 - trace
+    slope: Tensor  # (K,), 2 - trace: the slope at 1 of the characteristic polynomial
     square: Tensor  # (K,), discriminant
     root: Tensor  # (K,), its square root, 0 for a complex pair
     small: Tensor  # (K,), the larger eigenvalue minus 1
@@ -187,13 +187,16 @@ class MomentumSymbol:
             return log - reference, value
         # a constant rate: the difference of the two leading roots directly, however small the gap
         rate = self.shape.value(torch.zeros(1, dtype=torch.float64))[0]
-        one, two = self.roots(rate, base.expand(gap.shape)), self.roots(rate, base - gap)
-        apart = rate * gap * (self._pull + self._push * two.small) / (one.small + two.small + one.slope)
-        direct = (time - 1).clamp(min=0)[..., None] * torch.log1p(torch.where(one.plain, -apart / (1 + one.small), 0.0))
-        return torch.where(one.plain & two.plain, direct, log - reference), value
+        ahead, behind = self.roots(rate, base.expand(gap.shape)), self.roots(rate, base - gap)
+        apart = rate * gap * (self._pull + self._push * behind.small) / (ahead.small + behind.small + ahead.slope)
+        drop = torch.log1p(torch.where(ahead.plain, -apart / (1 + ahead.small), 0.0))
+        direct = (time - 1).clamp(min=0)[..., None] * drop
+        return torch.where(ahead.plain & behind.plain, direct, log - reference), value
 
     def slope(self, time: Tensor, base: Tensor) -> Tensor:
-        # only asked where two eigenvalues coincide; the response is a polynomial, so a symmetric difference is safe
+        # Asked only where two eigenvalues coincide, which takes sigma = 0 and equal decays: the slope multiplies sigma
+        # and vanishes from every value. The response is a polynomial of degree k in omega, so a symmetric difference
+        # over a width well below 1/k is enough for a derivative of it to be right.
         width = 1e-5 / (1 + time.max().double() if time.numel() else 1.0)
         log, value = self.values(time, base)
         up_log, up = self.values(time, base + width)

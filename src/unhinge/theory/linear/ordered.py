@@ -156,8 +156,8 @@ def flow_matrix(
 
     All sums are of terms of one sign; nothing divides by :math:`\sigma` or by a difference of eigenvalues.
     """
-    one, two = feature_decay * clock, weight_decay * weight_clock
-    half, mean = (one - two) / 2, (one + two) / 2
+    fade, weight_fade = feature_decay * clock, weight_decay * weight_clock
+    half, mean = (fade - weight_fade) / 2, (fade + weight_fade) / 2
     product = sigma**2 * clock * weight_clock
     delta = safe_sqrt(half**2 + product)
     excess = clock * weight_clock * (sigma**2 - feature_decay * weight_decay)
@@ -242,15 +242,14 @@ class FlowPanels:
 
     def _generator(self, time: Tensor) -> Tensor:
         """A at each time, (*, G, 2, 2)."""
-        fast, slow = (schedule(time)[..., None] for schedule in self.schedules)
-        one = torch.ones_like(self.sigma)
+        features, weight = (schedule(time)[..., None] for schedule in self.schedules)
         entries = [
-            -self.rates.feature_decay * fast * one,
-            self.sigma * fast,
-            self.sigma * slow,
-            -self.rates.weight_decay * slow * one,
+            -self.rates.feature_decay * features,
+            self.sigma * features,
+            self.sigma * weight,
+            -self.rates.weight_decay * weight,
         ]
-        return torch.stack(entries, -1).unflatten(-1, (2, 2))
+        return torch.stack(torch.broadcast_tensors(*entries), -1).unflatten(-1, (2, 2))
 
     def _before(self, time: Tensor) -> tuple[Tensor, Tensor]:
         """Products up to times (m,) at which the rates may still change."""

@@ -107,7 +107,21 @@ class Reduced:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LinearPath:
-    """The exact path under gradient flow or descent; made by `LayerPeeled.flow` and `LayerPeeled.descent`."""
+    r"""The exact path under gradient flow or descent; made by `LayerPeeled.flow` and `LayerPeeled.descent`.
+
+    In the coordinates of the modes a state is :math:`(x_k(t), y_k(t)) = \Phi(\sigma_k, t)\,(x_k(0), y_k(0))`
+    [eq: propagator]. Scalar questions cost O(G) per time for G groups of modes, whatever n and p.
+
+    Example:
+        >>> from unhinge import LayerPeeled
+        >>> path = LayerPeeled([0, 0, 1, 1]).flow([[1.0, 0], [0, 1], [0, 2], [1, 3]], [[1.0, 0], [0, 1]], lr=0.1)
+        >>> path
+        LinearPath(flow, examples=4, classes=2, dim=2, growth=0.0707107)
+        >>> path.accuracy([0, 20])
+        tensor([0.7500, 1.0000], dtype=torch.float64)
+        >>> path.time_to(0.01)
+        tensor(73.6141, dtype=torch.float64)
+    """
 
     spectrum: Spectrum
     propagator: Propagator

@@ -72,7 +72,7 @@ def as_gamma(value: Tensor, num_classes: int) -> Gamma:
         elif num_classes > 2 and plain == 2 / (num_classes - 2):
             exact = Decimal(2) / (num_classes - 2)
         nu = ((num_classes - 1) * exact - 1) / (1 + exact)
-        tiny = Decimal(10) ** (4 - EXACT_DIGITS)
+        tiny = Decimal(10) ** (4 - EXACT_DIGITS)  # what rounding in the last places leaves of an exact zero
         values = [float(x) if abs(x) > tiny else 0.0 for x in (nu, nu + 1, nu - 1)]
     slope = ((num_classes - 1) * value - 1) / (1 + value)
     moving = slope - slope.detach()
@@ -133,6 +133,7 @@ class HardSpectrum:
     def excess(self, ref: int, product: Tensor, decays: tuple[Tensor, Tensor]) -> Tensor:
         r""":math:`\sigma_r^2 - \lambda_1\lambda_2`, in exact arithmetic where the two nearly cancel."""
         plain = self.sigma[ref] ** 2 - product
+        # A difference of at least half of what is subtracted magnifies rounding five times at most: good enough.
         if plain.item() > 0.5 * product.item() or plain.item() < -0.5 * product.item():
             return plain
         ties = len(self.poles)
@@ -145,16 +146,16 @@ class HardSpectrum:
         return plain - plain.detach() + float(value)
 
     def _split(self, rows: Tensor, basis: Tensor) -> Tensor:
-        level, many = self.level.to(rows.device), self.multiplicity.to(rows)[:, None]
-        means = rows.new_zeros(len(self.beta), rows.shape[-1]).index_add(0, level, rows) / many
+        level, members = self.level.to(rows.device), self.multiplicity.to(rows)[:, None]
+        means = rows.new_zeros(len(self.beta), rows.shape[-1]).index_add(0, level, rows) / members
         tied = self.tied.to(rows.device)
         differences = rows[tied] - means[level[tied]]
-        return torch.cat([differences, basis.to(rows).mT @ (means * many.sqrt())])
+        return torch.cat([differences, basis.to(rows).mT @ (means * members.sqrt())])
 
     def _join(self, rows: Tensor, basis: Tensor) -> Tensor:
-        level, many = self.level.to(rows.device), self.multiplicity.to(rows)[:, None]
+        level, members = self.level.to(rows.device), self.multiplicity.to(rows)[:, None]
         ties = len(self.tied)
-        means = (basis.to(rows) / many.sqrt()) @ rows[..., ties:, :]
+        means = (basis.to(rows) / members.sqrt()) @ rows[..., ties:, :]
         full = means.index_select(-2, level)
         return full.index_add(-2, self.tied.to(rows.device), rows[..., :ties, :].to(full))
 
@@ -266,6 +267,8 @@ def _levels(beta: Tensor) -> tuple[Tensor, Tensor, list[int]]:
     """Distinct values, descending; weights that meant equality but were rounded count as equal."""
     order = torch.argsort(beta, descending=True, stable=True)
     ranked = beta[order]
+    # Weights are numbers of the user, rounded once or twice: n_c^(-1/2) squared times n_c is 1 to some 2 eps. Sixteen
+    # is well above that and far below any difference of strengths that is meant (1 / n at least).
     opens = torch.cat([torch.tensor([True]), ranked[1:] < ranked[:-1] * (1 - 16 * EPS)])
     level = torch.empty_like(order)
     level[order] = torch.cumsum(opens, 0) - 1
@@ -323,12 +326,14 @@ def _thin_spectrum(small: Tensor, num_classes: int) -> SoftSpectrum:
     group, level = _clusters(sigma.detach(), num_classes)
     members = torch.bincount(group).double()
     merged = torch.zeros(len(level), dtype=torch.float64).index_add(0, group, sigma) / members
+    # An SVD finds values to some eps of the largest: below that they are zero, whatever it says.
     zero = merged.detach() <= 4 * num_classes * EPS * merged.detach().max()
     merged = torch.where(zero, merged - merged.detach(), merged)
     return SoftSpectrum(torch.cat([merged, merged.new_zeros(1)]), group, left, right)
 
 
 def _clusters(sigma: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    # Closer than the SVD can tell apart: one value. Otherwise a tie would break after a long time, either way.
     tolerance = 4 * num_classes * EPS * sigma[0]
     opens = torch.cat([torch.tensor([True]), sigma[:-1] - sigma[1:] > tolerance])
     return torch.cumsum(opens, 0) - 1, sigma[opens]

@@ -37,7 +37,14 @@ __all__ = ["HardSummary", "SoftSummary", "Summary", "streamed_away", "summarize"
 
 @dataclass(frozen=True)
 class HardSummary:
-    """Integer labels: counts, class sums and the scatter around the class means."""
+    """Integer labels: counts, class sums and the scatter around the class means.
+
+    Example:
+        >>> summary = summarize([([[1.0], [3.0], [5.0]], [0, 0, 1])], num_classes=2)
+        >>> summary.counts, summary.means(), summary.scatter
+        (tensor([2, 1]), tensor([[2.],
+                [5.]], dtype=torch.float64), tensor(2., dtype=torch.float64))
+    """
 
     counts: Tensor  # (C,) int64, CPU
     sums: Tensor  # (C, p), in the features' dtype, or wider
@@ -81,7 +88,13 @@ class HardSummary:
 
 @dataclass(frozen=True)
 class SoftSummary:
-    """Soft labels: the triangular factor of the targets, the features in its basis, and the rest of them."""
+    """Soft labels: the triangular factor of the targets, the features in its basis, and the rest of them.
+
+    Example:
+        >>> summary = summarize([([[1.0], [3.0]], [[0.5, 0.5], [0.5, 0.5]])], num_classes=2)
+        >>> summary.size, summary.num_classes, f"{summary.scatter:.4f}"
+        (2, 2, '0.0000')
+    """
 
     factor: Tensor  # (r, C) float64, CPU
     rows: Tensor  # (r, p)

@@ -155,10 +155,12 @@ def accumulate(shape: Shape, steps: Tensor, term: Callable[[Tensor], Tensor]) ->
     A constant rate costs one term; otherwise one term per step up to where the schedule settles, in blocks whose
     partial sums are added separately, which keeps the rounding error near the square root of the number of steps.
     """
-    settles = math.ceil(min(shape.settles, 2.0**62))
+    settles = math.ceil(min(shape.settles, 2.0**62))  # as far as int64 counts
     flat = steps.reshape(-1)
     floor = shape.floor if math.isfinite(shape.floor) else 0.0
     tail = term(torch.full((1,), floor, dtype=torch.float64))
+    # A step that takes a part to zero at once has the logarithm minus infinity, and none of these steps would make it
+    # 0 * -inf: -1e300 is as good as minus infinity after one step and zero after none.
     beyond = (flat - settles).clamp(min=0)[:, None].double() * torch.where(torch.isfinite(tail), tail, -1e300)
     last = min(int(flat.max()) if flat.numel() else 0, settles)
     if last == 0:

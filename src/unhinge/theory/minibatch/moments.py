@@ -105,6 +105,12 @@ class MinibatchMoments:
 
     Every question takes a whole number of steps or a tensor of them, and broadcasts. A value too large for its dtype is
     infinite; :meth:`log_norm_squared` stays finite.
+
+    Example:
+        >>> rows = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]]
+        >>> sgd = minibatch_moments([0, 1, 0, 1], None, rows, rows[:2], batch_size=1, lr=0.05)
+        >>> sgd.within_scatter([0, 10])
+        tensor([0.7500, 0.7567], dtype=torch.float64)
     """
 
     rule: Rule
@@ -228,13 +234,13 @@ class MinibatchMoments:
             math.ceil(settles) if math.isfinite(settles) else last,
         )
         v, r1, r2, g1, g2, k1, k2 = (matrices[..., 0, :, :] @ torch.tensor(parts, dtype=torch.float64)).unbind(-1)
-        one, all_ = (classes - 1) / classes, 1 / classes
+        apart, common = (classes - 1) / classes, 1 / classes  # shares of differences and mean in a diagonal
         values = [
-            -(rule.spread * one * g1 + rule.common * all_ * g2),
-            n * (v + one * r1 + all_ * r2),
+            -(rule.spread * apart * g1 + rule.common * common * g2),
+            n * (v + apart * r1 + common * r2),
             (classes - 1) * k1 + k2,
             v,
-            one * r1,
+            apart * r1,
         ]
         return log[..., 0], torch.stack(values, -1)
 
@@ -274,5 +280,5 @@ class MinibatchMoments:
         size = classes + 3 * classes**2
         operator = LinearOperator((size, size), matvec=act, dtype=np.float64)
         begin = self.rule.step(first, *rates).flatten()
-        found = eigs(operator, k=1, which="LM", v0=begin, tol=0, maxiter=100_000, return_eigenvectors=False)
-        return torch.tensor(abs(found[0]), dtype=torch.float64)
+        largest = eigs(operator, k=1, which="LM", v0=begin, tol=0, maxiter=100_000, return_eigenvectors=False)
+        return torch.tensor(abs(largest[0]), dtype=torch.float64)

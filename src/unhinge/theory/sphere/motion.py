@@ -162,7 +162,7 @@ class SphereDescent:
         return self.latest[key]
 
     def _walk(self, z: Array, pull: Array, steps: Counts) -> Array:
-        found = np.empty((2, len(steps), len(pull)))
+        positions = np.empty((2, len(steps), len(pull)))
         for first, stop, rate in self._spans():
             inside, over = (steps >= first) & (steps < stop), (steps >= stop).any()
             stops = np.append(steps[inside], int(stop)) if over else steps[inside]
@@ -172,11 +172,11 @@ class SphereDescent:
                 reached = np.repeat(z[:, None], len(stops), 1)
             else:
                 reached = (_rescaled_after if self.power == 1 else _plain_after)(z, pull * rate, stops - first)
-            found[:, inside] = reached[:, : inside.sum()]
+            positions[:, inside] = reached[:, : inside.sum()]
             if not over:
                 break
             z = reached[:, -1]
-        return found
+        return positions
 
     def _spans(self) -> Iterator[tuple[int, float, float | None]]:
         """(first step, end, rate): with the rate where it is constant over the span, else None."""
@@ -189,16 +189,16 @@ class SphereDescent:
         return zip(edges, [*edges[1:], math.inf], [*rates[:-1], final_rate(self.schedule)], strict=True)
 
     def _stepped(self, z: Array, pull: Array, now: int, stops: Counts) -> Array:
-        z, rates, found = z.copy(), self._rates(now), np.empty((2, len(stops), len(pull)))
+        z, rates, positions = z.copy(), self._rates(now), np.empty((2, len(stops), len(pull)))
         for place, stop in enumerate(stops.tolist()):
             _descend(z, pull, islice(rates, stop - now), self.decay, self.power)
-            found[:, place], now = z, stop
+            positions[:, place], now = z, stop
         if (z == 0).all(0).any():
             raise ValueError(
                 "the decay takes a feature on the line of its target to zero, where the normalized loss has no "
                 "gradient: at once if lr * feature_decay = 1. Choose another lr or feature_decay, or ask earlier."
             )
-        return found
+        return positions
 
     def _rates(self, first: int) -> Iterator[float]:
         while True:
@@ -297,7 +297,7 @@ def _plain_after(z: Array, c: Array, counts: Counts) -> Array:
     Steps are taken one by one as long as some example's step is large, or many of the steps are asked for anyway.
     """
     z, now, look = z.copy(), 0, 0
-    found = np.empty((2, len(counts), len(c)))
+    positions = np.empty((2, len(counts), len(c)))
     for place, count in enumerate(counts.tolist()):
         while now < count:
             if now == look:
@@ -305,15 +305,15 @@ def _plain_after(z: Array, c: Array, counts: Counts) -> Array:
                 worth = faint.all() or (len(counts) - place) * SERIES_COST < counts[-1] - now
                 if worth and (small | faint).all():
                     for rule, which in ((_faint_after, faint), (small_steps_after, small)):
-                        found[:, place:, which] = rule(z[:, which], c[which], counts[place:] - now)
-                    return found
+                        positions[:, place:, which] = rule(z[:, which], c[which], counts[place:] - now)
+                    return positions
                 z[1, faint & (np.abs(z[1]) < 1e-290)] = 0.0  # subnormal numbers would slow every later step
                 look += STRIDE
             stop = min(count, look)
             _descend(z, c, repeat(1.0, stop - now), 0.0, 2)
             now = stop
-        found[:, place] = z
-    return found
+        positions[:, place] = z
+    return positions
 
 
 def _final_norm(z: Array, c: Array, power: int) -> Array:

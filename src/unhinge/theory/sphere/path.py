@@ -43,6 +43,13 @@ class Hypotheses:
     For :math:`\alpha \le 1` at every step, a sum of rates that diverges, no decay and no start opposite to its target,
     every angle falls monotonically to 0. A constant rate of any size converges too, perhaps not monotonically. `None`
     means that a learning rate given as a function does not tell.
+
+    Example:
+        >>> from unhinge import Spherical
+        >>> path = Spherical([0, 1], [[1.0, 0.0], [0.0, 1.0]]).descent([[0.0, 1.0], [0.0, 0.5]], lr=1.0)
+        >>> told = path.hypotheses()
+        >>> told.converges, told.monotone, f"{told.first_alpha:.3f}"  # the second feature is short: its step is long
+        (True, False, '2.828')
     """
 
     first_alpha: float  # largest over the examples at the first step
@@ -73,6 +80,14 @@ class SphericalPath:
 
     Scalar questions cost O(n) per time, whatever the dimension. Angles and distances stay accurate however small.
     Answers are not differentiable.
+
+    Example:
+        >>> from unhinge import Spherical
+        >>> path = Spherical([0, 1], [[1.0, 0.0], [0.0, 1.0]]).flow([[0.0, 1.0], [0.0, 1.0]], lr=1.0)
+        >>> path.angles(0)  # from (1, -1) and (-1, 1), in radians
+        tensor([2.3562, 0.7854], dtype=torch.float64)
+        >>> path.hypotheses().monotone, path.rate()
+        (True, tensor(-0.7071, dtype=torch.float64))
     """
 
     features: Tensor  # (n, p), at the start
