@@ -122,5 +122,10 @@ def _ray(work: Callable[[Any], Any], workers: int, stack: ExitStack) -> Started:
             options |= {"num_cpus": workers, "_node_ip_address": "127.0.0.1"}
         ray.init(**options)
         stack.callback(ray.shutdown)
-    remote = ray.remote(work)
-    return remote.remote, ray.get
+    remote = ray.remote(_called)
+    return lambda task: remote.remote(work, task), ray.get
+
+
+def _called(work: Callable[[Any], Any], task: Any) -> Any:
+    """Ray takes plain functions only, and `work` may be a partial one."""
+    return work(task)
