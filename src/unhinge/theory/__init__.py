@@ -1,4 +1,8 @@
-"""Exact training dynamics under the unhinged loss. Needs torch and numpy, and nothing else."""
+"""Exact training dynamics under the unhinged loss. Needs torch and numpy.
+
+Two answers need more, which is imported when they are asked for: pictures (matplotlib), and the growth of minibatch
+noise with unequal classes (SciPy).
+"""
 
 from unhinge.theory.anchored import AnchoredPath
 from unhinge.theory.collapse import collapse_measures

@@ -8,8 +8,6 @@ r"""The layer-peeled model: features and classifier as free variables under the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,27 +19,19 @@ from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.blocks import Rates
 from unhinge.theory.linear.modes import Modes, find_modes, multiplicities
 from unhinge.theory.linear.momentum import Momentum, MomentumSymbol
-from unhinge.theory.linear.path import LinearPath, Start
-from unhinge.theory.linear.prior import PriorSpectrum, prior_spectrum
+from unhinge.theory.linear.path import LinearPath
+from unhinge.theory.linear.prior import PriorSpectrum
 from unhinge.theory.linear.propagators import Propagator, descent_propagator, flow_propagator
-from unhinge.theory.linear.spectrum import (
-    CLASS_WEIGHT_POWERS,
-    HardSpectrum,
-    Spectrum,
-    as_gamma,
-    class_strengths,
-    hard_spectrum,
-    soft_prior_spectrum,
-    soft_spectrum,
-)
-from unhinge.theory.linear.summary import HardSummary, SoftSummary, Summary, summarize_in_memory
+from unhinge.theory.linear.pull import find_pull
+from unhinge.theory.linear.spectrum import HardSpectrum, Spectrum
+from unhinge.theory.linear.start import CheckedStart, Start, reduce_start
+from unhinge.theory.linear.summary import Summary
 from unhinge.theory.linear.symbols import DescentSymbol, FlowSymbol, Symbol
-from unhinge.theory.numerics import EPS
 from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import Schedule, rate_pair
-from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
+from unhinge.theory.targets import Targets, as_targets
 from unhinge.theory.types import Kernel, Labels, Matrix, Number, Rate, Vector
-from unhinge.theory.validation import as_tensor, as_tensors, check_alike, check_counts, check_shape, check_start, scalar
+from unhinge.theory.validation import scalar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,7 +83,7 @@ class LayerPeeled:
         prior: Vector | str | None = None,
     ) -> None:
         targets = as_targets(target, num_classes)
-        self._set(targets, None, targets.num_classes, gamma, feature_decay, weight_decay, class_weight, prior)
+        self._set(targets, targets, gamma, feature_decay, weight_decay, class_weight, prior)
 
     @classmethod
     def from_summary(
@@ -108,14 +98,13 @@ class LayerPeeled:
         """The problem of a streamed data set: pass the same :func:`~unhinge.theory.summarize` result as `features` to
         :meth:`flow`, :meth:`descent` or :meth:`anchored`."""
         problem = cls.__new__(cls)
-        problem._set(None, summary, summary.num_classes, gamma, feature_decay, weight_decay, class_weight, prior)
+        problem._set(None, summary, gamma, feature_decay, weight_decay, class_weight, prior)
         return problem
 
     def _set(
         self,
         targets: Targets | None,
-        summary: Summary | None,
-        num_classes: int,
+        source: Targets | Summary,
         gamma: Number | None,
         feature_decay: Number,
         weight_decay: Number,
@@ -123,44 +112,16 @@ class LayerPeeled:
         prior: Vector | str | None,
     ) -> None:
         self.targets = targets
-        self.num_classes = num_classes
-        self.gamma = scalar("gamma", 1 / (num_classes - 1) if gamma is None else gamma)
+        self.num_classes = source.num_classes
+        self.gamma = scalar("gamma", 1 / (self.num_classes - 1) if gamma is None else gamma)
         self.feature_decay = scalar("feature_decay", feature_decay)
         self.weight_decay = scalar("weight_decay", weight_decay)
-        source = targets if targets is not None else summary
-        weights = _check_class_weight(class_weight, num_classes)
-        if isinstance(source, HardTargets | HardSummary):
-            check_counts(source.counts)
-            self.counts = source.counts
-        else:
-            assert isinstance(source, SoftTargets | SoftSummary)
-            self.counts = source.factor.mT @ source.factor.sum(1)  # expected examples per class
-            if isinstance(weights, str) and bool((self.counts <= 0).any()):
-                raise ValueError(f'class_weight="{weights}" needs every class to have some weight in the soft labels.')
-        plain = _example_weights(self.counts.double(), weights)
-        mass = self.counts * plain
-        self.example_weight = plain / mass.sum()  # (C,), of an example of each class in the mean loss
-        self.prior = _check_prior(prior, self.counts, gamma)
-        if self.prior is None:
-            known = as_gamma(self.gamma, num_classes)
-            if isinstance(source, HardTargets | HardSummary):
-                self.spectrum: Spectrum = hard_spectrum(source.counts, known, weights)
-            else:
-                self.spectrum = soft_spectrum(source.factor, known, plain)
-            # kappa = (1 + gamma) pi - gamma, exactly 0 for balanced classes at gamma = 1/(C-1)
-            offset = (num_classes * mass - mass.sum()) / (num_classes * mass.sum())
-            self.bias_drive = known.growth * (offset - known.nu / num_classes)
-            return
-        if isinstance(source, HardTargets | HardSummary):
-            _, _, strengths, _, norm = class_strengths(source.counts, weights)
-            counted = [Decimal(int(count)) for count in source.counts]
-            exact = counted if isinstance(prior, str) else [Decimal(value) for value in self.prior.tolist()]
-            self.spectrum = prior_spectrum(strengths, norm, exact)
-        else:
-            self.spectrum = soft_prior_spectrum(source.factor, self.prior, plain)
-        # kappa = pi - q, exactly 0 where q are the (weighted) frequencies themselves
-        drive = mass / mass.sum() - self.prior
-        self.bias_drive = torch.where(drive.abs() <= 4 * EPS * self.prior.abs(), 0.0, drive)
+        pull = find_pull(source, None if gamma is None and prior is not None else self.gamma, class_weight, prior)
+        self.counts = pull.counts  # (C,), examples per class
+        self.example_weight = pull.example_weight  # (C,), of an example of each class in the mean loss
+        self.prior = pull.prior  # (C,), or None
+        self.spectrum: Spectrum = pull.spectrum
+        self.bias_drive = pull.bias_drive  # (C,), kappa
 
     def __repr__(self) -> str:
         hard = isinstance(self.spectrum, HardSpectrum | PriorSpectrum)
@@ -361,34 +322,10 @@ class LayerPeeled:
     def _rates(self, schedules: tuple[Schedule, Schedule]) -> Rates:
         return Rates(schedules[0].peak, schedules[1].peak, self.feature_decay, self.weight_decay)
 
-    def _reduce(self, features: Matrix | Summary, weight: Matrix, bias: Vector | None) -> _Reduced:
-        """Check the initial state and pass over it once."""
-        if not isinstance(features, HardSummary | SoftSummary):
-            if self.targets is None:
-                raise ValueError(
-                    "this problem was made from a summary and knows no label per example; pass the summary as "
-                    "features, or make the problem with LayerPeeled(target, num_classes)."
-                )
-            start, prototypes, biases = check_start(features, weight, bias, self.targets.size, self.num_classes)
-            rows, scatter = summarize_in_memory(start, self.targets)
-            return _Reduced(rows, scatter, prototypes, biases, start)
-        same = features.num_classes == self.num_classes
-        if same and isinstance(features, HardSummary):
-            same = torch.equal(features.counts.double(), self.counts.double())
-        if not same:
-            raise ValueError(
-                "the summary's class counts are not those of this problem. Make the problem from the same summary: "
-                "LayerPeeled.from_summary(summary)."
-            )
-        rows = features.reduced()
-        given = {"features": rows, "weight": weight} | ({} if bias is None else {"bias": bias})
-        _, prototypes, *rest = as_tensors(given)
-        check_shape("weight", prototypes, (self.num_classes, rows.shape[1]))
-        biases = check_shape("bias", rest[0], (self.num_classes,)) if rest else None
-        check_alike(features=rows, weight=prototypes, bias=biases)
-        return _Reduced(rows, features.scatter, prototypes, biases, None)
+    def _reduce(self, features: Matrix | Summary, weight: Matrix, bias: Vector | None) -> CheckedStart:
+        return reduce_start(features, weight, bias, self.targets, self.counts)
 
-    def _start(self, reduced: _Reduced) -> Start:
+    def _start(self, reduced: CheckedStart) -> Start:
         x, y = self.spectrum.analyze(reduced.rows, reduced.weight)
         return Start(
             rows=reduced.rows,
@@ -444,69 +381,12 @@ class LayerPeeled:
         )
 
 
-@dataclass(frozen=True)
-class _Reduced:
-    """A checked initial state after one pass over it."""
-
-    rows: Tensor  # (r, p), reduced features
-    scatter: Tensor  # () float64, |H|^2 outside the modes
-    weight: Tensor  # (C, p)
-    bias: Tensor | None  # (C,)
-    features: Tensor | None  # (n, p), if they are there
-
-
 def _descent_symbol(schedule: Schedule, decay: Tensor, options: Momentum) -> Symbol:
     """What the optimizer makes of variables that follow one schedule and one decay."""
     if not options.factor:
         return DescentSymbol(schedule.shape)
     shrink = schedule.peak * decay if options.decoupled else torch.zeros_like(decay)
     return MomentumSymbol(schedule.shape, options, shrink)
-
-
-def _example_weights(counts: Tensor, class_weight: Tensor | str | None) -> Tensor:
-    """The weight of an example of each class, (C,), from checked weights."""
-    if class_weight is None:
-        return torch.ones_like(counts)
-    return class_weight if isinstance(class_weight, Tensor) else counts ** -CLASS_WEIGHT_POWERS[class_weight]
-
-
-def _check_class_weight(class_weight: Vector | str | None, num_classes: int) -> Tensor | str | None:
-    if class_weight is None:
-        return None
-    if isinstance(class_weight, str):
-        if class_weight not in CLASS_WEIGHT_POWERS:
-            names = " or ".join(f'"{name}"' for name in CLASS_WEIGHT_POWERS)
-            raise ValueError(f'class_weight must be None, {num_classes} numbers, {names}, got "{class_weight}".')
-        return class_weight
-    weights = as_tensor("class_weight", class_weight).to("cpu", torch.float64)
-    good = bool(torch.isfinite(weights).all()) and bool((weights > 0).all())
-    if weights.shape != (num_classes,) or not good:
-        spread = f" with values from {weights.min().item():g} to {weights.max().item():g}" if weights.numel() else ""
-        raise ValueError(
-            f"class_weight must hold {num_classes} positive, finite numbers, got shape {tuple(weights.shape)}{spread}. "
-            "To leave a class out, drop it."
-        )
-    return weights
-
-
-def _check_prior(prior: Vector | str | None, counts: Tensor, gamma: Number | None) -> Tensor | None:
-    """q as a float64 CPU tensor (C,) that sums to 1, or None."""
-    if prior is None:
-        return None
-    if gamma is not None:
-        raise ValueError("pass either gamma or prior: the loss is -z_y + gamma * (other logits), or -z_y + prior . z.")
-    if isinstance(prior, str):
-        if prior != "counts":
-            raise ValueError(f'prior must be None, {len(counts)} numbers that sum to 1, or "counts", got "{prior}".')
-        return counts.double() / counts.double().sum()
-    values = as_tensor("prior", prior).detach().to("cpu", torch.float64)
-    total = values.sum().item() if values.numel() else 0.0
-    if values.shape != counts.shape or not bool(torch.isfinite(values).all()) or not abs(total - 1) < 1e-4:
-        raise ValueError(
-            f"prior must hold {len(counts)} finite numbers that sum to 1, got shape {tuple(values.shape)} with sum "
-            f"{total:g}. Divide it by its sum."
-        )
-    return values / total
 
 
 def _check_momentum(momentum: float, dampening: float, nesterov: bool, decoupled: bool) -> Momentum:

@@ -23,6 +23,7 @@ from unhinge.theory.linear.commuting import Commuting
 from unhinge.theory.linear.decisions import Decisions
 from unhinge.theory.linear.propagators import Propagator
 from unhinge.theory.linear.spectrum import Spectrum
+from unhinge.theory.linear.start import Start
 from unhinge.theory.linear.summary import streamed_away
 from unhinge.theory.numerics import CHUNK, safe_norm, safe_sqrt, scaled
 from unhinge.theory.path import (
@@ -36,59 +37,13 @@ from unhinge.theory.path import (
     zero_start,
 )
 from unhinge.theory.state import State, fitting_scale
-from unhinge.theory.targets import HardTargets, Targets
+from unhinge.theory.targets import HardTargets
 from unhinge.theory.types import Number, Time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LinearPath", "Reduced", "Start"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """The initial state in the coordinates of the modes; `features` and `targets` are missing after a streamed pass."""
-
-    rows: Tensor  # (r, p), reduced features
-    x: Tensor  # (rows, p)
-    y: Tensor  # (rows, p)
-    group: Tensor  # (rows,), the group of each row
-    scatter: Tensor  # () float64, |H|^2 outside the modes
-    aside: Tensor | None  # (C, p), prototypes outside the modes
-    weight: Tensor  # (C, p)
-    bias: Tensor | None  # (C,)
-    features: Tensor | None  # (n, p)
-    targets: Targets | None
-    counts: Tensor  # (C,), examples per class
-
-    @cached_property
-    @torch.enable_grad()
-    def factor(self) -> Tensor:
-        r"""Triangular factor of each group's rows: coordinates of x and y in a plane, shape (G, side, 2).
-
-        Norms and inner products at any time follow from these alone, and without the cancellation of a Gram matrix.
-        """
-        x, y = self.x.to("cpu", torch.float64), self.y.to("cpu", torch.float64)
-        groups = int(self.group.max()) + 1
-
-        def total(per_row: Tensor) -> Tensor:
-            return torch.zeros(groups, dtype=torch.float64).index_add(0, self.group, per_row)
-
-        xx, xy = total(torch.linalg.vecdot(x, x)), total(torch.linalg.vecdot(x, y))
-        slope = torch.where(xx > 0, xy / torch.where(xx > 0, xx, 1.0), 0.0)
-        apart = y - slope[self.group, None] * x
-        long, tall = safe_sqrt(xx), safe_sqrt(total(torch.linalg.vecdot(apart, apart)))
-        zero = torch.zeros((), dtype=torch.float64)
-        factor = torch.stack([long, torch.zeros_like(long), slope * long, tall], -1)
-        aside = zero if self.aside is None else safe_sqrt(self.aside.to("cpu", torch.float64).pow(2).sum())
-        rest = torch.stack([safe_sqrt(self.scatter), zero, zero, aside])
-        result = torch.cat([factor, rest[None]]).unflatten(-1, (2, 2))
-        if not torch.isfinite(result.detach()).all():
-            raise ValueError(
-                "the squared norm of the start overflows. The dynamics is linear: divide features and weight by one "
-                "common factor, and the answers scale with it."
-            )
-        return result
+__all__ = ["LinearPath", "Reduced"]
 
 
 @dataclass(frozen=True, kw_only=True)

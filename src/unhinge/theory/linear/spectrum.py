@@ -79,7 +79,7 @@ def as_gamma(value: Tensor, num_classes: int) -> Gamma:
     return Gamma(value, values[0] + moving, values[1] + moving, values[2] + moving, exact)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HardSpectrum:
     """Integer labels: one group of differences per tied count, one row per root of the secular equation."""
 
@@ -240,7 +240,20 @@ def hard_spectrum(counts: Tensor, gamma: Gamma, class_weight: Tensor | str | Non
     group = torch.cat([tie_group[level[tied]], len(poles) + torch.arange(len(beta))])
     sigma = torch.cat([scale * (beta[poles] / top).sqrt(), scale * signed_roots, beta.new_zeros(1)])
     exact = ExactSquares(gamma, size, [beta_exact[i] for i in members], [int(m) for m in multiplicity], norm_exact)
-    return HardSpectrum(sigma, group, level, tied, multiplicity, left, right, poles, beta / top, roots, scale**2, exact)
+    return HardSpectrum(
+        sigma=sigma,
+        group=group,
+        level=level,
+        tied=tied,
+        multiplicity=multiplicity,
+        left=left,
+        right=right,
+        poles=poles,
+        beta=beta / top,
+        roots=roots,
+        unit=scale**2,
+        exact=exact,
+    )
 
 
 def class_strengths(
