@@ -64,13 +64,13 @@ class EarlyPath:
             tensor([ True,  True, False])
         """
         moments = check_steps(time) if self.discrete else check_times(time)
-        bounds = torch.tensor([self._bound(t) for t in moments.reshape(-1).tolist()], dtype=torch.float64)
+        bounds = torch.tensor(self._bounds(moments.reshape(-1).tolist()), dtype=torch.float64)
         return self._upwards(bounds.reshape(moments.shape))
 
     def horizon(self, tolerance: float = 0.1) -> Tensor:
         """The last time (or step) at which :meth:`error_bound` is at most `tolerance`.
 
-        Infinite if all rates fall to zero before; 0 if nothing is proved.
+        Infinite if all rates fall to zero before, or if nothing moves; 0 if nothing is proved.
         """
         if not tolerance > 0:
             raise ValueError(f"the tolerance must be positive, got {tolerance}: it is a relative error.")
@@ -79,7 +79,7 @@ class EarlyPath:
             return self._like(torch.zeros((), dtype=torch.float64))
         certificate.extend(LATEST)
         nodes = [part.start for part in certificate.stretches] + [certificate.ends]
-        held = [k for k, node in enumerate(nodes) if self._bound(node) <= tolerance]
+        held = [k for k, bound in enumerate(self._bounds(nodes)) if bound <= tolerance]
         last = held[-1] if held else 0
         if last == len(nodes) - 1:
             found = math.inf if certificate.resting else nodes[-1]
@@ -87,7 +87,7 @@ class EarlyPath:
         low, high = nodes[last], nodes[last + 1]
         while high - low > (1 if self.discrete else 1e-12 * high):
             middle = math.floor((low + high) / 2) if self.discrete else (low + high) / 2
-            low, high = (middle, high) if self._bound(middle) <= tolerance else (low, middle)
+            low, high = (middle, high) if self._bounds([middle])[0] <= tolerance else (low, middle)
         return self._like(torch.tensor(low, dtype=torch.float64))
 
     def learned(self, fraction: float = 0.5) -> Tensor:
@@ -189,18 +189,26 @@ class EarlyPath:
 
     # ---- numbers -----------------------------------------------------------------------------------------------------
 
-    def _bound(self, time: float) -> float:
-        if time == 0:
+    def _bounds(self, times: list[float]) -> list[float]:
+        certificate = self.certificate
+        if certificate is None or not times:
+            return [math.inf] * len(times)
+        certificate.extend(max(times))
+        logs = certificate.log_norm(torch.tensor(times, dtype=torch.float64)).tolist()
+        rounding = ROUNDING * torch.finfo(self._like(torch.zeros(())).dtype).eps
+        return [
+            self._relative(certificate.bound(float(time)), log) + rounding
+            for time, log in zip(times, logs, strict=True)
+        ]
+
+    @staticmethod
+    def _relative(absolute: float, log: float) -> float:
+        """An absolute bound over a norm given by its logarithm, rounded upwards."""
+        if absolute == 0:
             return 0.0
-        if self.certificate is None:
+        if not math.isfinite(absolute) or not -700 < log < 700:
             return math.inf
-        absolute = self.certificate.bound(float(time))
-        log = self.certificate.log_norm(torch.tensor([time], dtype=torch.float64))[0].item()
-        if not math.isfinite(absolute) or not math.isfinite(log):
-            return math.inf
-        size = math.exp(log)
-        eps = torch.finfo(self._like(torch.zeros(())).dtype).eps
-        return absolute / size * (1 + 1e-9) + ROUNDING * eps if size > 0 else math.inf
+        return absolute / math.exp(log) * (1 + 1e-9)
 
     @cached_property
     def _settled(self) -> float:
