@@ -48,7 +48,20 @@ def test_an_error_names_the_file_and_what_to_do(tmp_path: Path):
         read_sealed(file)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"a": 1}', '{"crc32": 5}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1]",
+        "null",
+        '{"a": 1e999, "crc32": "00000000"}',
+        '{"a": NaN, "crc32": "00000000"}',
+        '{"a": 1}',
+        '{"crc32": 5}',
+        "[" * 100_000,
+    ],
+)
 def test_what_is_no_sealed_record_is_refused_in_one_line(text):
     with pytest.raises(SealError) as caught:
         unseal(text, "the line")

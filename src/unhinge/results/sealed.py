@@ -8,6 +8,7 @@ is no signature, and does not guard against someone who wants to deceive.
 from __future__ import annotations
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Mapping
@@ -89,7 +90,8 @@ def unseal(text: str | bytes, name: str) -> dict[str, Any]:
         unhinge.results.sealed.SealError: the line was changed after it was written (checksum 00000000, content ...).
     """
     try:
-        record = json.loads(text)
+        # NaN and Infinity are no JSON, although Python reads them; 1e999 is, and becomes infinite all the same.
+        record = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
         raise SealError(f"{name} is cut off or damaged: it is no JSON.") from None
     if not isinstance(record, dict) or not isinstance(record.get(KEY), str):
@@ -112,6 +114,13 @@ def read_sealed(path: Path) -> dict[str, Any]:
         return unseal(path.read_bytes(), str(path))
     except SealError as error:
         raise SealError(f"{error} Put the file back, or delete it to have it made again.") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no finite number")
+    return number
 
 
 def _checksum(record: Mapping[str, Any]) -> str:
