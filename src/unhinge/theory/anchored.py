@@ -19,7 +19,7 @@ from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.summary import streamed_away
 from unhinge.theory.linear.symbols import Symbol
 from unhinge.theory.numerics import CHUNK, safe_divide, safe_sqrt
-from unhinge.theory.path import concatenated, described, first_passages, first_time, horizon_of, in_pieces
+from unhinge.theory.path import concatenated, described, in_pieces, passages, share_of
 from unhinge.theory.schedules import Schedule, steady_rate
 from unhinge.theory.state import State
 from unhinge.theory.targets import HardTargets, Targets
@@ -76,8 +76,8 @@ class AnchoredPath:
         return State(
             self._assemble(keep, push),
             self.weight.expand(*moments.shape, *self.weight.shape),
-            None if self.biases is None else self._like(self.biases.at(moments)),
-            self._like(zero),
+            None if self.biases is None else self.biases.at(moments).to(self.rows),
+            zero.to(self.rows),
         )
 
     def direction(self) -> State:
@@ -104,7 +104,7 @@ class AnchoredPath:
             )
         zero = torch.zeros_like(decay)
         keep, push = (zero + 1, zero) if decay.item() == 0 else (zero, 1 / decay)  # the start stays, or the pull wins
-        bias = None if self.biases is None else self._like(self.biases.limit())
+        bias = None if self.biases is None else self.biases.limit().to(self.rows)
         return State(self._assemble(keep, push), self.weight, bias)
 
     def loss(self, time: Time) -> Tensor:
@@ -115,7 +115,7 @@ class AnchoredPath:
         value = -size * (push * size + keep * along)
         if self.biases is not None:
             value = value - self.biases.at(moments) @ self.biases.drive
-        return self._like(value)
+        return value.to(self.rows)
 
     @property
     def labels(self) -> Tensor:
@@ -132,25 +132,25 @@ class AnchoredPath:
     def accuracy(self, time: Time) -> Tensor:
         """Share of examples whose largest logit is their label's: the mean of :meth:`correct`."""
         moments, size = self._times(time), self._logits[0].numel()
-        return self._like(in_pieces(lambda piece: self._correct(piece).double().mean(-1), moments, size))
+        return share_of(self._correct, moments, size).to(self.rows)
 
     def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
-        return self._like(torch.hypot(*self._position(self._times(time))))
+        return torch.hypot(*self._position(self._times(time))).to(self.rows)
 
     def weight_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|W\|`, a constant."""
         norm = self.weight.double().norm().cpu()
-        return self._like(norm.expand(self._times(time).shape))
+        return norm.expand(self._times(time).shape).to(self.rows)
 
     def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|H\|`."""
-        return self._like(torch.hypot(*self._position(self._times(time))).log())
+        return torch.hypot(*self._position(self._times(time))).log().to(self.rows)
 
     def distance(self, time: Time) -> Tensor:
         r""":math:`\| H/\|H\| - \text{direction} \|`."""
         self._check_converges()
-        return self._like(self._distance(self._times(time)))
+        return self._distance(self._times(time)).to(self.rows)
 
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
@@ -180,23 +180,19 @@ class AnchoredPath:
     def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|H\|`: 0, since it converges (with decay) or grows linearly (without)."""
         self._check_converges()
-        return self._like(torch.zeros((), dtype=torch.float64))
+        return torch.zeros((), dtype=torch.float64).to(self.rows)
 
     def rate(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :meth:`distance`, negative; 0 without feature decay, where it falls as 1 / integrated rate
         [eq: anchored-rate]."""
         self._check_converges()
-        return self._like(self._fall(lr))
+        return self._fall(lr).to(self.rows)
 
     def time_to(self, distance: Time) -> Tensor:
         """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never."""
         self._check_converges()
-
-        def measured(moments: Tensor) -> Tensor:
-            return self._distance(self._times(moments))
-
-        horizon = horizon_of(self._ends, self.discrete)
-        return self._like(first_passages(distance, lambda wanted: first_time(measured, wanted, horizon, self.discrete)))
+        times = passages(distance, lambda time: self._distance(self._times(time)), self._ends, self.discrete)
+        return times.to(self.rows)
 
     def plot(self, times: Time | None = None) -> Figure:
         """Distance, norms, loss and accuracy over time, as a matplotlib figure."""
@@ -208,9 +204,6 @@ class AnchoredPath:
 
     def _times(self, time: Time) -> Tensor:
         return self.symbol.times(time)
-
-    def _like(self, value: Tensor) -> Tensor:
-        return value.to(self.rows.device, self.rows.dtype)
 
     @property
     def _ends(self) -> float | None:
@@ -284,5 +277,5 @@ class AnchoredPath:
     def _assemble(self, keep: Tensor, push: Tensor) -> Tensor:
         if self.features is None or self.targets is None:
             raise streamed_away("the full state")
-        keep, push = self._like(keep)[..., None, None], self._like(push)[..., None, None]
+        keep, push = keep.to(self.rows)[..., None, None], push.to(self.rows)[..., None, None]
         return keep * self.features + self.targets.expand(push * self.pull)

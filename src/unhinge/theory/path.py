@@ -31,6 +31,8 @@ __all__ = [
     "first_time",
     "horizon_of",
     "in_pieces",
+    "passages",
+    "share_of",
     "zero_start",
 ]
 
@@ -135,6 +137,11 @@ def in_pieces(question: Callable[[Tensor], Tensor], moments: Tensor, size: int, 
     return answers.reshape((*moments.shape, *answers.shape[1:]))
 
 
+def share_of(correct: Callable[[Tensor], Tensor], moments: Tensor, size: int) -> Tensor:
+    """The share of examples that are right, float64, from which of them are: `correct` turns (m,) into (m, n) bool."""
+    return in_pieces(lambda piece: correct(piece).double().mean(-1), moments, size)
+
+
 def concatenated(parts: list[dict[str, Tensor]], moments: Tensor, like: Tensor) -> dict[str, Tensor]:
     """Measures of several pieces of the times, each (m,), as measures of all of them, in the dtype of `like`."""
     keys = parts[0].keys() if parts else ()
@@ -155,6 +162,25 @@ def horizon_of(ends: float | None, discrete: bool) -> float:
     if ends is None or not math.isfinite(ends):
         return 2.0**62 if discrete else 1e300
     return float(math.ceil(ends)) if discrete else ends
+
+
+def passages(
+    distance: Time,
+    measured: Callable[[Tensor], Tensor],
+    ends: float | None,
+    discrete: bool,
+    differentiable: bool = True,
+) -> Tensor:
+    """The first time at which `measured` is at most each distance, in the shape of `distance`; infinite if never.
+
+    Arguments:
+        measured: From times to distances, float64.
+        ends: The time after which all rates are zero; None if some rate stays positive.
+    """
+    horizon = horizon_of(ends, discrete)
+    return first_passages(
+        distance, lambda wanted: first_time(measured, wanted, horizon, discrete, differentiable=differentiable)
+    )
 
 
 def first_time(

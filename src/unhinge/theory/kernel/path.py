@@ -29,10 +29,9 @@ from unhinge.theory.path import (
     collapse_of_states,
     concatenated,
     described,
-    first_passages,
-    first_time,
-    horizon_of,
     in_pieces,
+    passages,
+    share_of,
     zero_start,
 )
 from unhinge.theory.schedules import Schedule, rate_pair, steady_rate
@@ -86,8 +85,8 @@ class KernelPath:
         log, state = self._state(moments)
         scale = fitting_scale(self._log_norm(log, state).detach(), self.features.dtype)
         features, weight = self.reduction.assemble(state.times(torch.exp(log - scale)))
-        bias = None if self.biases is None else self._like(self.biases.at(moments))
-        return State(features, weight, bias, self._like(scale))
+        bias = None if self.biases is None else self.biases.at(moments).to(self.features)
+        return State(features, weight, bias, scale.to(self.features))
 
     def predict(self, cross_kernel: Kernel, features: Matrix, time: Time) -> Tensor:
         r"""Features of unseen inputs, :math:`h_\text{new}(t) = h_\text{new}(0) + K_\text{new,train}\,P\,j(t)`
@@ -131,7 +130,7 @@ class KernelPath:
         pulls = self.reduction.pulls(factor * modes.motion(clock)[0]).reshape(-1, size, dim)
         shifts = [multiply(cross, rows, len(new)) for rows in pulls]
         shift = torch.stack(shifts) if shifts else new.new_zeros(0)
-        kept = self._like(torch.exp(-scale))[..., None, None] * new
+        kept = torch.exp(-scale).to(self.features)[..., None, None] * new
         return kept + shift.reshape(*moments.shape, *new.shape)
 
     def direction(self) -> State:
@@ -149,7 +148,7 @@ class KernelPath:
             how = f"exp({growth.item():.6g} x integrated rate)" if growth > 0 else "the integrated rate"
             raise ValueError(f"Z diverges: its norm grows as {how}. Ask direction() for the limit of Z/|Z|.")
         features, weight = self.reduction.assemble(self._motion.lead().times((growth == 0).double()))
-        return State(features, weight, None if self.biases is None else self._like(self.biases.limit()))
+        return State(features, weight, None if self.biases is None else self.biases.limit().to(self.features))
 
     # ---- scalar questions: nothing of size n -------------------------------------------------------------------------
 
@@ -162,7 +161,7 @@ class KernelPath:
         value = scaled(-(pulled * (self.reduction.basis @ state.weight)).sum((-2, -1)), 2 * log)
         if self.biases is not None:
             value = value - self.biases.at(moments) @ self.biases.drive
-        return self._like(value)
+        return value.to(self.features)
 
     def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
@@ -174,12 +173,12 @@ class KernelPath:
 
     def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|Z\|`, finite where :math:`\|Z\|` itself overflows."""
-        return self._like(self._log_norm(*self._state(check_times(time))))
+        return self._log_norm(*self._state(check_times(time))).to(self.features)
 
     def distance(self, time: Time) -> Tensor:
         r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small."""
         self._check_start()
-        return self._like(self._distance(check_times(time)))
+        return self._distance(check_times(time)).to(self.features)
 
     def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|Z\|` per unit of time at a constant rate; without decay
@@ -188,24 +187,18 @@ class KernelPath:
         Arguments:
             lr: The rate of the prototypes; by default the one the schedule ends with.
         """
-        return self._like(self._motion.reference * steady_rate(self.schedule, lr))
+        return (self._motion.reference * steady_rate(self.schedule, lr)).to(self.features)
 
     def rate(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :meth:`distance`, negative; 0 where it falls only as 1 over the integrated rate, minus
         infinity if nothing but the direction is there."""
         self._check_start()
-        return self._like(self._motion.fall() * steady_rate(self.schedule, lr))
+        return (self._motion.fall() * steady_rate(self.schedule, lr)).to(self.features)
 
     def time_to(self, distance: Time) -> Tensor:
         """The first time at which :meth:`distance` is at most `distance`; infinite if never."""
         self._check_start()
-        horizon = horizon_of(self._ends, discrete=False)
-        return self._like(
-            first_passages(
-                distance,
-                lambda wanted: first_time(self._distance, wanted, horizon, discrete=False, differentiable=False),
-            )
-        )
+        return passages(distance, self._distance, self._ends, discrete=False, differentiable=False).to(self.features)
 
     # ---- questions that look at classes or examples ------------------------------------------------------------------
 
@@ -223,9 +216,7 @@ class KernelPath:
 
     def accuracy(self, time: Time) -> Tensor:
         r"""Share of examples whose largest logit is their label's: the mean of :meth:`correct`."""
-        return self._like(
-            in_pieces(lambda piece: self._correct(piece).double().mean(-1), check_times(time), self.features.numel())
-        )
+        return share_of(self._correct, check_times(time), self.features.numel()).to(self.features)
 
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
@@ -269,7 +260,7 @@ class KernelPath:
 
     def _side_norm(self, time: Time, side: int) -> Tensor:
         log, state = self._state(check_times(time))
-        return self._like(scaled(safe_sqrt(self.reduction.sides(state)[side].pow(2).sum(-1)), log))
+        return scaled(safe_sqrt(self.reduction.sides(state)[side].pow(2).sum(-1)), log).to(self.features)
 
     def _distance(self, moments: Tensor) -> Tensor:
         clock = self.schedule.integral(moments)
@@ -300,9 +291,6 @@ class KernelPath:
         return logits.argmax(-1) == self.labels.to(logits.device)
 
     # ---- rates and checks --------------------------------------------------------------------------------------------
-
-    def _like(self, value: Tensor) -> Tensor:
-        return value.to(self.features)
 
     @property
     def _ends(self) -> float | None:

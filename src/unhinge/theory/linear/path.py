@@ -30,10 +30,9 @@ from unhinge.theory.path import (
     collapse_of_states,
     concatenated,
     described,
-    first_passages,
-    first_time,
-    horizon_of,
     in_pieces,
+    passages,
+    share_of,
     zero_start,
 )
 from unhinge.theory.state import State, fitting_scale
@@ -104,8 +103,8 @@ class LinearPath:
         scale = fitting_scale(norm.detach(), self._dtype)
         matrix = torch.exp(blocks.log + (blocks.lead - scale)[..., None])[..., None, None] * blocks.matrix
         features, weight = self._assemble(matrix)
-        bias = None if self.biases is None else self._like(self.biases.at(moments))
-        return State(features, weight, bias, self._like(scale))
+        bias = None if self.biases is None else self.biases.at(moments).to(self.start.x)
+        return State(features, weight, bias, scale.to(self.start.x))
 
     def direction(self) -> State:
         r"""The limit of :math:`Z / \|Z\|` as the integrated rate grows without bound  [eq: direction].
@@ -125,7 +124,7 @@ class LinearPath:
         if ends is not None:
             return self.at(ends)
         features, weight = self._assemble(self.propagator.final())
-        return State(features, weight, None if self.biases is None else self._like(self.biases.limit()))
+        return State(features, weight, None if self.biases is None else self.biases.limit().to(self.start.x))
 
     def reduced(self, time: Time) -> Reduced:
         """The state in reduced coordinates, for norms that must not cost anything in n or p."""
@@ -159,7 +158,7 @@ class LinearPath:
         value = scaled(total, 2 * blocks.lead)
         if self.biases is not None:
             value = value - self.biases.at(moments) @ self.biases.drive
-        return self._like(value)
+        return value.to(self.start.x)
 
     def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
@@ -171,12 +170,12 @@ class LinearPath:
 
     def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|Z\|`, finite where :math:`\|Z\|` itself overflows."""
-        return self._like(self._log_norm(self._blocks(self.propagator.times(time))))
+        return self._log_norm(self._blocks(self.propagator.times(time))).to(self.start.x)
 
     def distance(self, time: Time) -> Tensor:
         r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small  [eq: chord]."""
         self._check_start()
-        return self._like(self._distance(self.propagator.times(time)))
+        return self._distance(self.propagator.times(time)).to(self.start.x)
 
     def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|Z\|` per unit of time (per step in descent) at a constant rate  [eq: growth].
@@ -184,7 +183,7 @@ class LinearPath:
         Arguments:
             lr: The rate of the prototypes; by default the one the schedule ends with.
         """
-        return self._like(self.propagator.growth(lr))
+        return self.propagator.growth(lr).to(self.start.x)
 
     def rate(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :meth:`distance`: it behaves as :math:`e^{\text{rate} \cdot t}`, so the rate is negative
@@ -194,18 +193,17 @@ class LinearPath:
         there.
         """
         self._check_start()
-        return self._like(self.propagator.falls(lr).amax())
+        return self.propagator.falls(lr).amax().to(self.start.x)
 
     def time_to(self, distance: Time) -> Tensor:
         """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never
         [eq: time-to]."""
         self._check_start()
 
-        def measured(moments: Tensor) -> Tensor:
-            return self._distance(self.propagator.times(moments))
+        def measured(time: Tensor) -> Tensor:
+            return self._distance(self.propagator.times(time))
 
-        horizon = horizon_of(self._ends, self.discrete)
-        return self._like(first_passages(distance, lambda wanted: first_time(measured, wanted, horizon, self.discrete)))
+        return passages(distance, measured, self._ends, self.discrete).to(self.start.x)
 
     # ---- questions that look at classes or examples ------------------------------------------------------------------
 
@@ -230,7 +228,7 @@ class LinearPath:
         the mean of :meth:`correct`."""
         moments = self.propagator.times(time)
         size = self._numbers_per_time()
-        return self._like(in_pieces(lambda piece: self._correct(piece).double().mean(-1), moments, size))
+        return share_of(self._correct, moments, size).to(self.start.x)
 
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
@@ -254,9 +252,6 @@ class LinearPath:
     @property
     def _dtype(self) -> torch.dtype:
         return self.start.x.dtype
-
-    def _like(self, value: Tensor) -> Tensor:
-        return value.to(self.start.x.device, self._dtype)
 
     @cached_property
     @torch.enable_grad()  # kept for later questions, so never cut from the graph by whoever asks first
@@ -293,7 +288,7 @@ class LinearPath:
     def _side_norm(self, time: Time, side: int) -> Tensor:
         blocks = self._blocks(self.propagator.times(time))
         rows = (blocks.relative() @ self.start.factor)[..., side, :]
-        return self._like(scaled(safe_sqrt(rows.pow(2).sum((-2, -1))), blocks.lead))
+        return scaled(safe_sqrt(rows.pow(2).sum((-2, -1))), blocks.lead).to(self.start.x)
 
     def _distance(self, moments: Tensor) -> Tensor:
         final = self._lead @ self.start.factor
@@ -312,7 +307,7 @@ class LinearPath:
         start = self.start
         if start.features is None or start.targets is None:
             raise streamed_away("the full state")
-        small = self._like(matrix)
+        small = matrix.to(self.start.x)
         x, y = self._rows(small)
         rows, weight = self.spectrum.synthesize(x, y)
         rest = small[..., -1, :, :]

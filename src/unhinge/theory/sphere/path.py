@@ -135,20 +135,20 @@ class SphericalPath:
         :math:`\sqrt{\|h\|^2 + c(1 - \cos\theta)}`, here to all digits.
         """
         if self._stops:
-            return self._like(self._position(self._settles).norm)
+            return self._position(self._settles).norm.to(self.features)
         self._check_settles("limit_norm")
-        return self._like(self.motion.final_norm())
+        return self.motion.final_norm().to(self.features)
 
     # ---- scalar questions --------------------------------------------------------------------------------------------
 
     def loss(self, time: Time) -> Tensor:
         r"""Mean unhinged loss :math:`-\sum_i \|v_i\| \cos\theta_i`, without the decay term."""
-        return self._like(-(self._position(time).cos * self._planes.pull).sum(-1))
+        return (-(self._position(time).cos * self._planes.pull).sum(-1)).to(self.features)
 
     def angles(self, time: Time) -> Tensor:
         r"""The angle :math:`\theta_i` in :math:`[0, \pi]` between each feature and its target, shape :math:`(*, n)`."""
         here = self._position(time)
-        return self._like(torch.atan2(here.sin.abs(), here.cos))
+        return torch.atan2(here.sin.abs(), here.cos).to(self.features)
 
     def distance(self, time: Time, per_example: bool = False) -> Tensor:
         r""":math:`\|\hat H - \hat V\| = \big(\sum_i \|h_i/\|h_i\| - v_i/\|v_i\|\|^2\big)^{1/2}`, Frobenius over all
@@ -158,26 +158,26 @@ class SphericalPath:
         example that starts opposite to its target keeps its 2 for ever.
         """
         chord = self._position(time).chord()
-        return self._like(chord if per_example else safe_norm(chord, 1))
+        return (chord if per_example else safe_norm(chord, 1)).to(self.features)
 
     def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
-        return self._like(safe_norm(self._position(time).norm, 1))
+        return safe_norm(self._position(time).norm, 1).to(self.features)
 
     def weight_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|W\|`, a constant."""
-        return self._like(self.weight.double().norm()).expand(self.motion.times(time).shape)
+        return self.weight.double().norm().to(self.features).expand(self.motion.times(time).shape)
 
     def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|H\|`."""
-        return self._like(safe_norm(self._position(time).norm, 1).log())
+        return safe_norm(self._position(time).norm, 1).log().to(self.features)
 
     def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|H\|`: :math:`-\eta\lambda` in the flow, 0 for descent without decay, where it
         converges."""
         if self.motion.discrete:
             self._check_no_decay("growth")
-        return self._like(-self.motion.decay * steady_rate(self.motion.schedule, lr))
+        return (-self.motion.decay * steady_rate(self.motion.schedule, lr)).to(self.features)
 
     def rate(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :meth:`distance` per unit of time or per step, that of the slowest example; negative
@@ -190,20 +190,20 @@ class SphericalPath:
         """
         eta = steady_rate(self.motion.schedule, lr).item()
         if self._planes.opposite.any() or eta == 0:
-            return self._like(torch.zeros((), dtype=torch.float64))
+            return torch.zeros((), dtype=torch.float64).to(self.features)
         if self.motion.discrete:
             self._check_settles("rate")
         moving = self._planes.across > 0
         if not moving.any() or (not self.motion.discrete and self.motion.decay > 0):
-            return self._like(torch.tensor(-math.inf, dtype=torch.float64))
-        return self._like(self.motion.exponents(eta)[moving].max())
+            return torch.tensor(-math.inf, dtype=torch.float64).to(self.features)
+        return self.motion.exponents(eta)[moving].max().to(self.features)
 
     def time_to(self, distance: Time) -> Tensor:
         """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never.
 
         Every one of the first thousand steps is looked at; beyond, dips shorter than a 256th of the time are not seen.
         """
-        return self._like(first_passages(distance, self._time_to))
+        return first_passages(distance, self._time_to).to(self.features)
 
     # ---- questions that look at classes ------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class SphericalPath:
 
     def accuracy(self, time: Time) -> Tensor:
         """Share of examples whose largest logit is their label's: the mean of :meth:`correct`."""
-        return self._like(self._about_examples(time, lambda right: right.double().mean(-1)))
+        return self._about_examples(time, lambda right: right.double().mean(-1)).to(self.features)
 
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures of the features: see :func:`unhinge.theory.collapse.collapse_measures`."""
@@ -269,9 +269,6 @@ class SphericalPath:
         """The time from which the rate is constant, rounded up to a step."""
         settles = self.motion.schedule.shape.settles
         return float(math.ceil(settles)) if math.isfinite(settles) else settles
-
-    def _like(self, value: Tensor) -> Tensor:
-        return value.to(self.features)
 
     @cached_property
     def _logits(self) -> tuple[Tensor, Tensor]:
