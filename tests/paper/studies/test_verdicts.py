@@ -1,0 +1,49 @@
+"""Each ordering in one line, also those of which nothing has run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from unhinge.paper.studies.registry import STUDIES
+from unhinge.paper.studies.verdicts import write_verdicts
+
+STUDY = STUDIES["beyond-long-tailed-rates"]
+JUDGED = {
+    "statement": STUDY.orderings[0].statement,
+    "claimed_by": "the paper",
+    "column": "lr 0.01",
+    "text": "+1.00 points, 3 seeds",
+}
+
+
+def lines_of(folder: Path) -> list[str]:
+    text = write_verdicts([STUDY, STUDIES["beyond-gamma"]], folder).read_text(encoding="utf-8")
+    assert "beyond-gamma" not in text  # it claims no ordering
+    return [line for line in text.splitlines() if line.startswith("- ")]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown"),
+    [
+        ("confirmed", "**confirmed**"),
+        ("not confirmed", "**not confirmed**"),
+        ("undecided", "undecided"),
+        ("regime not reached", "regime not reached"),
+    ],
+)
+def test_only_what_is_decided_is_bold(tmp_path: Path, verdict: str, shown: str):
+    (tmp_path / STUDY.id).mkdir()
+    (tmp_path / STUDY.id / "recipe.json").write_text(json.dumps({"orderings": [JUDGED | {"verdict": verdict}]}))
+    (line,) = lines_of(tmp_path)
+    assert line == f"- {JUDGED['statement']} (lr 0.01; claimed by the paper): {shown}; +1.00 points, 3 seeds"
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"orderings": [1]}'])
+def test_what_has_not_run_or_cannot_be_read_is_said_to_be_missing(tmp_path: Path, content: str | None):
+    if content is not None:
+        (tmp_path / STUDY.id).mkdir()
+        (tmp_path / STUDY.id / "recipe.json").write_text(content)
+    assert lines_of(tmp_path) == [f"- {one.statement}: not run yet" for one in STUDY.orderings]
