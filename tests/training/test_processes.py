@@ -15,6 +15,7 @@ import torch
 from unhinge.training import Recipe, fit, processes
 from unhinge.training.checkpoint import read_tensors
 from unhinge.training.parallel import Alone
+from unhinge.training.records import read_records
 from unhinge.training.shared_norm import SharedBatchNorm2d, share_batch_norm
 
 TINY = Recipe(width=4, epochs=2, batch=32, lr=0.05)
@@ -60,7 +61,7 @@ def test_two_processes_train_what_one_trains(shared, tmp_path, few, name):
     for key in one:
         assert two[key].dtype == one[key].dtype
         torch.testing.assert_close(two[key], one[key], rtol=1e-8, atol=1e-10)
-    records = [json.loads(line) for line in (shared / name / "log.jsonl").read_text().splitlines()]
+    records = read_records(shared / name)
     assert len(records) == RECIPES[name].epochs
     for mine, theirs in zip(alone.records, records, strict=True):
         assert mine.keys() == theirs.keys()
@@ -69,7 +70,7 @@ def test_two_processes_train_what_one_trains(shared, tmp_path, few, name):
 
 
 def test_two_processes_stop_together_where_the_loss_blows_up(shared):
-    records = [json.loads(line) for line in (shared / "blown up" / "log.jsonl").read_text().splitlines()]
+    records = read_records(shared / "blown up")
     assert "not finite" in records[-1]["stopped"]
 
 
