@@ -422,9 +422,6 @@ HARMLESS = (
     "images: loops",
     "images: a pipe",
     "images: a device",
-    "log: deep",
-    "log: no text",
-    "log: no records",
 )
 
 
