@@ -34,6 +34,7 @@ extensions = [
 nitpicky = True
 # Other projects' names stay without links: looking them up would need the network.
 nitpick_ignore_regex = [
+    (r"py:class", r"Figure|Axes"),  # matplotlib's, named for the type checker only
     (r"py:.*", r"(torch|numpy|np|npt|matplotlib|sklearn|rich|flask|dash|collections|typing|pathlib|abc)(\..*)?"),
 ]
 

@@ -45,6 +45,26 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     thread.join(10)
 
 
+class Patient:
+    """A browser whose pages wait for minutes, not for Playwright's 30 seconds: a busy machine fails no test."""
+
+    def __init__(self, chromium: Any) -> None:
+        self._chromium = chromium
+
+    def new_page(self, **options: Any) -> Any:
+        page = self._chromium.new_page(**options)
+        page.set_default_timeout(900_000)
+        return page
+
+    def new_context(self, **options: Any) -> Any:
+        context = self._chromium.new_context(**options)
+        context.set_default_timeout(900_000)
+        return context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._chromium, name)
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """A real Chromium."""
@@ -60,5 +80,5 @@ def browser() -> Iterator[Any]:
         pytest.skip(words)
     with playwright.sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
+        yield Patient(chromium)
         chromium.close()

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from unhinge.web.controls import Control, Value, read, written
 
-__all__ = ["State", "address", "default_state", "from_address"]
+__all__ = ["State", "address", "default_state", "from_address", "unread"]
 
 LONGEST_ADDRESS = 16_000
 
@@ -70,6 +70,27 @@ def address(state: State, controls: Sequence[Control]) -> str:
     """
     pairs = [(c.key, written(state[c.key])) for c in controls if state[c.key] != c.default]
     return "?" + urlencode([("view", state.view), *pairs])
+
+
+def unread(search: str, views: Mapping[str, Sequence[Control]]) -> list[str]:
+    """The keys of the controls whose value in an address cannot be read, for the page to mark.
+
+    Example:
+        >>> from unhinge.web.controls import count
+        >>> unread("?classes=many", {"free": [count("classes", "classes C", "how many", 10, 2, 1000)]})
+        ['classes']
+    """
+    if len(search) > LONGEST_ADDRESS:
+        return []
+    pairs = dict(parse_qsl(search.lstrip("?"), keep_blank_values=True, errors="replace", max_num_fields=None))
+    wrong = []
+    for control in views.get(pairs.get("view", next(iter(views))), ()):
+        try:
+            if control.key in pairs:
+                read(control, pairs[control.key])
+        except ValueError:
+            wrong.append(control.key)
+    return wrong
 
 
 def from_address(search: str, views: Mapping[str, Sequence[Control]]) -> tuple[State, tuple[str, ...]]:

@@ -15,7 +15,7 @@ from flask import Flask, Response, request
 
 from unhinge.results.json import as_json
 from unhinge.web import view_results
-from unhinge.web.address import State, from_address
+from unhinge.web.address import State, from_address, unread
 from unhinge.web.controls import Control, written
 from unhinge.web.exports import export_page
 from unhinge.web.figures import THEMES, figure
@@ -133,7 +133,8 @@ def answer_text(search: str, look: str) -> str:
     """All that the page shows for an address, as JSON: never an error, at worst a message."""
     state, messages = from_address(search, all_controls())
     known = {"view": state.view, "values": {key: written(value) for key, value in state.items}}
-    start = as_json(known | {"notice": " ".join(messages)}, indent=None)
+    notice = {"notice": " ".join(messages), "invalid": unread(search, all_controls())}
+    start = as_json(known | notice, indent=None)
     if state.view == "results":
         return start
     try:

@@ -36,7 +36,7 @@ def figure(panel: Panel, slot: Slot, theme: str = "light", player: bool = False)
     several = len(listed) > 1
     rows = math.ceil(sum(46 + 5.6 * len(name) for name in listed) / LEGEND) if several else 0
     layout = _layout(colors) | {
-        "margin": {"l": 58, "r": 12, "t": 8 + 18 * rows, "b": 36, "autoexpand": False},
+        "margin": {"l": 58, "r": 22, "t": 8 + 18 * rows, "b": 36, "autoexpand": False},
         "xaxis": _axis(panel.xlabel, colors) | (_log(_x(panel)) if panel.xlog else {}),
         "yaxis": _axis(panel.ylabel, colors) | (_log(_y(panel)) if panel.ylog else {}),
         "showlegend": several,

@@ -7,11 +7,13 @@ slider through Dash's renderer and React took 300 ms of the browser's time, this
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from unhinge.web.controls import Control, written
+from unhinge.web.lessons import LESSONS
 from unhinge.web.panels import Answer, Slot
 from unhinge.web.views import View
 
@@ -40,6 +42,7 @@ def index(views: Sequence[View], controls: Mapping[str, Sequence[Control]], scri
 <a href="#main" class="skip">Skip to the curves</a>
 {_header(views)}
 <div id="notice" role="alert"></div>
+<div id="story" role="status"><span></span><button data-do="end-story" aria-label="Close the lesson">✕</button></div>
 <main id="main" tabindex="-1">
 {"".join(_view(view) for view in views)}
 <section id="view-results" class="view results-view" role="tabpanel" aria-labelledby="tab-results" hidden>
@@ -68,6 +71,8 @@ def _header(views: Sequence[View]) -> str:
     )
     return f"""<header><h1>unhinge</h1><div role="tablist" class="tabs" aria-label="views">{tabs}</div>
 <div class="tools">
+{_lessons()}
+<button data-do="pin" aria-pressed="false" data-tip="Keep these curves, and compare others with them.">Pin</button>
 <button data-do="reset" data-tip="All controls of this view to their defaults.">Reset</button>
 <button data-do="copy-link" data-tip="The address holds the state of the page.">Copy link</button>
 <a id="export" href="export" download="unhinge.html" class="button"
@@ -75,13 +80,24 @@ data-tip="This view as one file that needs nothing else.">Export HTML</a>
 <button id="look" data-do="look" data-tip="Light or dark.">Dark</button></div></header>"""
 
 
+def _lessons() -> str:
+    buttons = "".join(
+        f'<button data-do="lesson" data-address="{escape(one.address)}" data-story="{escape(one.story)}">'
+        f"{escape(one.title)}</button>"
+        for one in LESSONS
+    )
+    return f'<details class="save lessons"><summary class="button">Lessons</summary><div>{buttons}</div></details>'
+
+
 def _view(view: View) -> str:
+    equation = re.sub(r"_([a-z])", r"<sub>\1</sub>", escape(view.equation))
     controls = "".join(_control(view.key, control) for control in view.controls)
     slots = "".join(_slot(view.key, slot) for slot in view.slots)
     return f"""<section id="view-{view.key}" class="view" role="tabpanel" aria-labelledby="tab-{view.key}" hidden>
 <aside aria-label="parameters"><details open class="parameters"><summary>Parameters</summary>
 <form class="controls" data-form="{view.key}" autocomplete="off">{controls}</form></details></aside>
-<div class="answers"><div id="told-{view.key}" class="told" aria-live="polite"></div>
+<div class="answers"><p class="equation">{equation}</p>
+<div id="told-{view.key}" class="told" aria-live="polite"></div>
 <div class="grid">{slots}</div></div>
 </section>
 """

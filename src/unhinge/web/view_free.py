@@ -403,6 +403,7 @@ FREE = View(
     "free",
     "Free & regularized",
     "Features and prototypes both trained, with or without decay.",
+    "loss = mean of (-z_y + γ Σ z_j over j ≠ y) + λ₁/2 |H|² + λ₂/2 |W|², z = W h;  rates η₁ = s η of H and η of W",
     CONTROLS,
     SLOTS,
     answer,

@@ -371,6 +371,7 @@ NOISE = View(
     "noise",
     "Noise & imbalance",
     "What collapses, when, and what weighting the classes changes.",
+    "loss = mean of n^(-a) (-z_y + γ Σ z_j over j ≠ y) + λ₁/2 |H|² + λ₂/2 |W|², z = W h;  a share ρ of labels is wrong",
     CONTROLS,
     SLOTS,
     answer,

@@ -355,6 +355,7 @@ SPHERE = View(
     "sphere",
     "Sphere",
     "Unit features and fixed prototypes: angles and norms, plain against rescaled steps.",
+    "loss = mean of (-z_y + γ Σ z_j over j ≠ y) + λ/2 |H|², z = W h/|h|;  W is fixed, H moves at the rate η",
     CONTROLS,
     SLOTS,
     answer,

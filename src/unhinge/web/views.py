@@ -19,6 +19,7 @@ class View:
     key: str
     title: str
     help: str
+    equation: str  # in the symbols of the controls
     controls: Sequence[Control]
     slots: Sequence[Slot]
     solve: Callable[[State], Answer]

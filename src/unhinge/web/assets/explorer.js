@@ -9,7 +9,7 @@
 
   const spec = JSON.parse(document.getElementById("spec").textContent);
   const page = {
-    view: null, look: "light", item: "", code: {}, moving: {}, drawn: {}, timing: {}, answers: 0,
+    view: null, look: "light", item: "", pinned: {}, present: {}, code: {}, moving: {}, drawn: {}, timing: {}, answers: 0,
     busy: false, waiting: null, lastChange: 0,
   };
   window.explorer = page;
@@ -28,8 +28,13 @@
     return String(control.kind === "count" ? Math.round(value) : Number(value.toPrecision(3)));
   }
 
+  function numberOf(text) { // 0.25, or a quotient such as 1/9
+    const parts = text.split("/");
+    return parts.length === 2 ? Number(parts[0]) / Number(parts[1]) : Number(text);
+  }
+
   function positionOf(control, text) {
-    const value = Number(text), [low, high] = control.slide;
+    const value = numberOf(text), [low, high] = control.slide;
     if (text === "" || !isFinite(value) || (control.log && value <= 0)) return 0;
     const share = control.log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
     return Math.round(POSITIONS * Math.min(1, Math.max(0, share)));
@@ -107,7 +112,7 @@
       .then((answer) => answered(wanted, answer))
       .catch((error) => {
         console.warn("explorer:", error);
-        byId("notice").textContent = "The explorer does not answer. Is `unhinge explore` still running?";
+        announce("The explorer does not answer. Is `unhinge explore` still running?");
       })
       .finally(() => {
         page.busy = false;
@@ -127,8 +132,14 @@
       if (search !== location.search) history.replaceState(null, "", search);
       show(view);
     }
-    byId("notice").textContent = answer.notice;
     const typo = Boolean(answer.notice) && !wanted.fill; // what was typed cannot be read: leave the curves, and say so
+    announce(typo ? answer.notice.replaceAll(" The default is shown instead.", "") + " The curves are those of the last values that could be read." : answer.notice);
+    if (view !== "results") {
+      all(`form[data-form="${view}"] [data-control]`).forEach((part) => {
+        part.classList.toggle("invalid", answer.invalid.includes(part.dataset.control));
+        part.querySelectorAll("input[type=text]").forEach((box) => box.setAttribute("aria-invalid", String(part.classList.contains("invalid"))));
+      });
+    }
     byId("export").href = "export" + searchOf(view) + "&look=" + page.look;
     if (view === "results") {
       await shelf();
@@ -184,11 +195,60 @@
       const name = view + "-" + key, place = byId("graph-" + name);
       byId("title-" + name).textContent = answer.titles[key];
       if (figure.player) stage(name, figure);
+      if (!figure.player) compare(view, key, figure);
       const same = JSON.stringify([figure.data, figure.layout]);
       if (page.drawn[name] === same && !figure.player) return null;
       page.drawn[name] = same;
       return window.Plotly.react(place, figure.data, figure.layout, { displayModeBar: false, responsive: true });
     }));
+  }
+
+  // ---- pinned curves -----------------------------------------------------------------------------------------------
+  /* The pinned curves lie under the present ones, thin and gray; the axes make room for both. */
+  function compare(view, key, figure) {
+    page.present[view + "-" + key] = figure.data;
+    const pinned = (page.pinned[view] || {})[key];
+    if (!pinned) return;
+    const gray = page.look === "dark" ? "#9aa3ad" : "#8a919a";
+    const under = pinned.map((trace) => Object.assign({}, trace, {
+      name: "pinned: " + trace.name, showlegend: false, opacity: 0.75,
+      line: Object.assign({}, trace.line, { color: gray, width: 1.5 }), marker: Object.assign({}, trace.marker, { color: gray }),
+    }));
+    figure.data = under.concat(figure.data);
+    [figure.layout.xaxis, figure.layout.yaxis].forEach((axis) => { if (axis.type === "log") delete axis.range; });
+  }
+
+  function pin(button) {
+    if (page.view === "results") return;
+    const pinned = !page.pinned[page.view];
+    if (pinned) {
+      const kept = {};
+      Object.entries(page.present).forEach(([name, data]) => {
+        const cut = name.indexOf("-");
+        if (name.slice(0, cut) === page.view) kept[name.slice(cut + 1)] = data;
+      });
+      page.pinned[page.view] = kept;
+    } else delete page.pinned[page.view];
+    marked(button);
+    changed();
+  }
+
+  function marked(button) {
+    const pinned = Boolean(page.pinned[page.view]);
+    button.textContent = pinned ? "Unpin" : "Pin";
+    button.setAttribute("aria-pressed", String(pinned));
+  }
+
+  function announce(words) {
+    if (byId("notice").textContent === words) return;
+    byId("notice").textContent = words;
+    window.dispatchEvent(new Event("resize")); // the panels have more or less room now
+  }
+
+  function tell(story) {
+    byId("story").firstElementChild.textContent = story;
+    byId("story").classList.toggle("shown", Boolean(story));
+    window.dispatchEvent(new Event("resize"));
   }
 
   // ---- moving pictures ---------------------------------------------------------------------------------------------
@@ -246,6 +306,7 @@
       tab.setAttribute("aria-selected", String(tab.dataset.view === view));
       tab.tabIndex = tab.dataset.view === view ? 0 : -1;
     });
+    marked(document.querySelector("[data-do=pin]"));
     if (view === "results") return;
     const now = values(view);
     all(`form[data-form="${view}"] [data-control]`).forEach((part) => {
@@ -335,6 +396,14 @@
     "copy-code": (button) => copy(byId("code-text").textContent, button),
     "save-code": () => offer("unhinge-" + byId("code").dataset.name + ".py", "text/x-python", byId("code-text").textContent + "\n"),
     "close-code": () => byId("code").close(),
+    pin: pin,
+    lesson: (button) => {
+      button.closest("details").open = false;
+      history.pushState(null, "", button.dataset.address);
+      read();
+      tell(button.dataset.story);
+    },
+    "end-story": () => tell(""),
     reset: () => { history.pushState(null, "", "?view=" + page.view); read(); },
     item: (button) => { page.item = button.dataset.item; changed(true); },
     look: () => {
@@ -360,6 +429,7 @@
   document.addEventListener("submit", (event) => event.preventDefault());
   window.addEventListener("popstate", read);
   document.addEventListener("click", (event) => {
+    hint(null); // what was explained has been done
     const button = event.target.closest("[data-do]"), tab = event.target.closest("[data-view]");
     if (button && DO[button.dataset.do]) { event.preventDefault(); DO[button.dataset.do](button); return; }
     if (tab && tab.dataset.view !== page.view) { page.view = tab.dataset.view; changed(true); }
