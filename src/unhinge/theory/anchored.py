@@ -18,7 +18,7 @@ from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.summary import streamed_away
 from unhinge.theory.linear.symbols import Symbol
-from unhinge.theory.numerics import CHUNK, safe_divide, safe_sqrt
+from unhinge.theory.numerics import CHUNK, NOISE, safe_divide, safe_sqrt
 from unhinge.theory.path import concatenated, described, in_pieces, passages, share_of
 from unhinge.theory.schedules import Schedule, steady_rate
 from unhinge.theory.state import State
@@ -221,7 +221,8 @@ class AnchoredPath:
         """|V|, the part of the start along V, and the norm of the part across."""
         rows, pull = self.rows.double(), self.pull.double()
         size = safe_sqrt(pull.pow(2).sum())
-        noise = 32 * torch.finfo(self.rows.dtype).eps * self.weight.detach().double().norm() / self.counts.sum().sqrt()
+        terms = self.weight.detach().double().norm() / self.counts.sum().sqrt()
+        noise = NOISE * torch.finfo(self.rows.dtype).eps * terms
         size = torch.where(size > noise, size, 0.0)  # prototypes that cancel but for rounding exert no pull
         unit = pull / torch.where(size > 0, size, 1.0)
         along = torch.where(size > 0, (rows * unit).sum(), 0.0)

@@ -14,6 +14,7 @@ from torch import Tensor
 __all__ = [
     "CHUNK",
     "EPS",
+    "NOISE",
     "differentiable_time",
     "falling",
     "first_time_below",
@@ -25,6 +26,12 @@ __all__ = [
 ]
 
 EPS = torch.finfo(torch.float64).eps
+
+# A part of the start that cancels in exact arithmetic is left with a few eps of the terms it is a difference of: class
+# sums, vectors of modes and projectors are rounded once each. So many eps of these terms count as nothing. Rounding
+# that is taken for a part wins in the end and makes noise of the direction; a real part that is smaller than this
+# cannot be told from rounding in its dtype.
+NOISE = 32
 
 # Numbers held at once by questions that look at every example: 32 MB in float64, whatever number of times is asked.
 CHUNK = 1 << 22

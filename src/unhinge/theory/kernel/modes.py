@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from unhinge.theory.numerics import EPS, falling, safe_divide
+from unhinge.theory.numerics import EPS, NOISE, falling, safe_divide
 
 __all__ = ["Coordinates", "DampedModes", "FreeModes", "Modes", "RelativeMotion", "relative_motion"]
 
@@ -77,7 +77,7 @@ class FreeModes:
         """Whether the start has a part on the larger root: (k,) bool."""
         weight, upper = self.weight.detach(), self.roots[0]
         part = (self.pulled.detach() + upper[:, None] * weight).norm(dim=1)
-        return (self.gain > 0) & (part > self.noise + 32 * EPS * upper * weight.norm())
+        return (self.gain > 0) & (part > self.noise + NOISE * EPS * upper * weight.norm())
 
     @property
     def exponent(self) -> Tensor:
@@ -92,6 +92,7 @@ class FreeModes:
         small = torch.where(radius > 0, safe_divide(self.gain, -lower * radius), 1.0)  # 1 - tilt
         keep = (small + torch.exp(-2 * radius * u) * (1 + tilt)) / 2
         push = u * falling(2 * radius * u)
+        # Two exponentials and a constant cancel to second order at early times: there a power series takes over.
         near = 2 * radius * u < 1
         late = u * safe_divide(falling(upper * u) - torch.exp(-upper * u) * falling(-lower * u), 2 * radius)
         early = torch.where(near, u, 0.0)
@@ -108,13 +109,14 @@ class FreeModes:
         moves, still = (self.gain > 0)[:, None], (self.radius == 0)[:, None]
         sums = torch.stack([torch.where(self.growing[:, None], self._on(self.roots[0]), 0.0), self._on(self.roots[1])])
         weight = self.roots[..., None] * sums
-        present = torch.stack([self.growing, weight[1].detach().norm(dim=-1) > 32 * EPS * self.weight.detach().norm()])
+        sinking = weight[1].detach().norm(dim=-1) > NOISE * EPS * self.weight.detach().norm()
+        present = torch.stack([self.growing, sinking])
         resting = torch.where(still, self.weight, safe_divide(self.pulled, self.decay))
         constant = Coordinates(self.gain.new_ones(()), self._fixed, torch.where(moves, 0.0, resting))
         linear = Coordinates(
             self.gain.new_zeros(()), torch.zeros_like(self.weight), torch.where(still, self.pulled, 0.0)
         )
-        blur = 32 * EPS * safe_divide(self.gain.max(), self.gain)
+        blur = NOISE * EPS * safe_divide(self.gain.max(), self.gain)
         return Parts(self.roots, self.ratio * torch.where(moves, sums, 0.0), weight, present, constant, linear, blur)
 
     def _on(self, root: Tensor) -> Tensor:
@@ -140,7 +142,7 @@ class DampedModes:
         """Whether a mode that can grow does, beyond rounding: (k,) bool."""
         start, drive = self.start.detach(), self.drive.detach()
         part = (start + safe_divide(drive, self.theta[:, None])).norm(dim=1)
-        return (self.theta > 0) & (part > 32 * EPS * (start.norm() + safe_divide(drive.norm(), self.theta.abs())))
+        return (self.theta > 0) & (part > NOISE * EPS * (start.norm() + safe_divide(drive.norm(), self.theta.abs())))
 
     @property
     def exponent(self) -> Tensor:
@@ -160,12 +162,12 @@ class DampedModes:
         theta, size = self.theta[:, None], self.theta.abs().max()
         fixed = -safe_divide(self.drive, theta)
         moving = torch.where((theta < 0) | self.growing[:, None], self.start - fixed, 0.0)
-        noise = 32 * EPS * (self.start.detach().norm() + self.drive.detach().norm() / size.clamp(min=1e-300))
+        noise = NOISE * EPS * (self.start.detach().norm() + self.drive.detach().norm() / size.clamp(min=1e-300))
         present = moving.detach().norm(dim=-1) > noise
         still, drift = torch.where(theta == 0, self.start, fixed), torch.where(theta == 0, self.drive, 0.0)
         constant = Coordinates(theta.new_ones(()), still, still)
         linear = Coordinates(theta.new_zeros(()), drift, drift)
-        blur = 32 * EPS * safe_divide(size, self.theta.abs())
+        blur = NOISE * EPS * safe_divide(size, self.theta.abs())
         return Parts(self.theta[None], moving[None], moving[None], present[None], constant, linear, blur)
 
 
@@ -180,7 +182,7 @@ def second_difference(a: Tensor, c: Tensor) -> Tensor:
     total = torch.full_like(c, 0.5)
     symmetric, power = torch.ones_like(c), torch.ones_like(c)
     factorial = 2.0
-    for k in range(1, 18):
+    for k in range(1, 18):  # the next term is at most 19 / 20!, below rounding
         power = -a * power
         symmetric = -c * symmetric + power
         factorial *= k + 2
@@ -202,6 +204,7 @@ class RelativeMotion:
     def at(self, clock: Tensor) -> tuple[Tensor, Coordinates]:
         """The logarithmic scale, and the state divided by it."""
         log = self.reference * clock
+        # No mode that is there exceeds the reference; one that is absent may, and must only stay finite.
         factor = torch.exp(((self.modes.exponent - self.reference) * clock[..., None]).clamp(max=1))[..., None]
         features, weight = self.modes.motion(clock)
         state = Coordinates(torch.exp(-log.clamp(min=-1)), factor * features, factor * weight)

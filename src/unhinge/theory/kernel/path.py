@@ -24,7 +24,7 @@ from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.summary import HardSummary, SoftSummary
 from unhinge.theory.linear.symbols import FlowSymbol
-from unhinge.theory.numerics import EPS, safe_norm, safe_sqrt, scaled
+from unhinge.theory.numerics import EPS, NOISE, safe_norm, safe_sqrt, scaled
 from unhinge.theory.path import (
     collapse_of_states,
     concatenated,
@@ -278,7 +278,7 @@ class KernelPath:
         basis = self.reduction.basis
         wide = basis.reshape(len(self.weight), -1)
         centered = (wide - wide.mean(0)).reshape(basis.shape)
-        seen = centered.norm(dim=0) > 32 * EPS * basis.norm(dim=0)
+        seen = centered.norm(dim=0) > NOISE * EPS * basis.norm(dim=0)
         log, state = self._state(moments)
         own, weight = self._motion.weight(self.schedule.integral(moments), seen)
         features = self.reduction.assemble(state)[0].double()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unhinge.theory.kernel.modes import Coordinates, DampedModes, FreeModes, Modes
 from unhinge.theory.kernel.products import Coupling, eigen, respond
-from unhinge.theory.numerics import EPS, safe_sqrt
+from unhinge.theory.numerics import EPS, NOISE, safe_sqrt
 
 __all__ = ["Reduction", "reduce_damped", "reduce_free"]
 
@@ -55,7 +55,7 @@ class Reduction:
             factor, along, outside = self._axes
             size = torch.hypot(along.norm(), outside) + (self.basis @ constant.weight).norm()
             blurred = (blur * factor.norm(dim=0) * constant.features.norm(dim=1)).sum()
-            return bool(torch.cat(self.sides(constant)).norm() > 32 * EPS * size + blurred)
+            return bool(torch.cat(self.sides(constant)).norm() > NOISE * EPS * size + blurred)
 
     def _rows(self, axes: Tensor, coordinates: Tensor) -> Tensor:
         rows = axes @ coordinates.to(axes)
@@ -91,7 +91,7 @@ def reduce_free(
     gain, basis = ratio * values.cpu(), vectors.cpu()
     x = basis.mT @ weight.double().cpu().reshape(side, -1)
     y = basis.mT @ coupling.gather(features.double()).cpu().reshape(side, -1)
-    noise = 32 * EPS * coupling.matrix.norm() * features.detach().double().norm().cpu()
+    noise = NOISE * EPS * coupling.matrix.norm() * features.detach().double().norm().cpu()
     y = torch.where((gain[:, None] == 0) & (y.detach().norm(dim=1, keepdim=True) <= noise), 0.0, y)
     modes = FreeModes(gain, ratio, decay, x, y, noise)
     return Reduction(modes, response.to(features), pull.to(features), basis, features, classes)

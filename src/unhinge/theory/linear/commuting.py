@@ -16,7 +16,7 @@ from torch import Tensor
 from unhinge.theory.linear.blocks import Blocks, Rates, survival
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.symbols import Symbol
-from unhinge.theory.numerics import EPS, safe_divide, safe_sqrt
+from unhinge.theory.numerics import EPS, NOISE, safe_divide, safe_sqrt
 from unhinge.theory.schedules import Schedule, steady_rate
 from unhinge.theory.types import Number, Time
 
@@ -228,9 +228,6 @@ def presence(plus: Tensor, factor: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     present = []
     for projector in (plus, torch.eye(2, dtype=torch.float64) - plus):
         parts = (projector @ factor).norm(dim=-1)  # (G, side)
-        # A part that cancels in exact arithmetic is left with a few eps of what it is a difference of: class sums, the
-        # vectors of the modes and the projector are rounded once each, and 32 leaves room. Rounding taken for a part
-        # would win in the end and turn the direction into noise.
-        noise = 32 * eps * (projector.abs() @ rounded[..., None]).squeeze(-1)
+        noise = NOISE * eps * (projector.abs() @ rounded[..., None]).squeeze(-1)
         present.append((parts > noise).any(1))
     return present[0], present[1]

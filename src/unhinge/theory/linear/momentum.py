@@ -162,6 +162,7 @@ class MomentumSymbol:
         slope = 2 - trace
         square = slope**2 - 4 * at_one
         root = torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
+        # The root nearer to 1 as a quotient: (root - slope) / 2 would cancel where the step is small, which is usual.
         small = torch.where(slope > 0, -2 * at_one / (slope + root).clamp(min=1e-300), (root - slope) / 2)
         return Roots(matrix, trace, det, slope, square, root, small)
 

@@ -41,7 +41,7 @@ from unhinge.theory.validation import check_steps, check_times
 
 __all__ = ["Motion", "Position", "SphereDescent", "SphereFlow", "final_rate"]
 
-FAINT = 1e-9  # below this angle its square is nothing beside 1, and the norm stands still
+FAINT = 1e-9  # below this angle its square, 1e-18, is nothing beside 1, and the norm stands still
 STRIDE = 256  # steps between two looks at whether a closed form can take over
 SERIES_COST = 200  # one evaluation of the series costs about as much as this many steps
 LONGEST = 10_000_000  # steps taken one by one in search of an end before giving up
@@ -79,6 +79,7 @@ class SphereFlow:
 
     def position(self, moments: Tensor) -> Position:
         clock = self.schedule.integral(moments).detach()[..., None]
+        # With decay the angle falls doubly exponentially; what is beyond the largest float has long been zero.
         stretched = (clock * falling(-self.power * self.decay * clock)).clamp(max=1e300)
         kappa = torch.where(self.planes.opposite, 0.0, self.planes.speed(self.power) * stretched)
         first = half_tangent(self.planes.along.numpy(), self.planes.across.numpy())
@@ -107,6 +108,7 @@ class SphereDescent:
     discrete = True
 
     def __post_init__(self) -> None:
+        # Squares of coordinates in units of the larger length must not underflow: 1e-100 leaves 1e-200, and room.
         far = (self.planes.norm / self.unit < 1e-100) & (self.planes.across > 0)
         if far.any():
             example = int(far.int().argmax())

@@ -69,6 +69,7 @@ def find_pulls(target: Labels, weight: Tensor, gamma: float) -> Pulls:
     pull = (1 + gamma) * (shares @ prototypes) - gamma * prototypes.sum(0)
     terms = (1 + gamma) * (shares.abs() @ prototypes.abs()) + gamma * prototypes.abs().sum(0)
     sizes = pull.norm(dim=1)
+    # A pull that cancels leaves some eps of its terms: prototypes that are equal pull nowhere, whatever rounding says.
     zero = (sizes <= 8 * EPS * terms.norm(dim=1))[rows]
     if zero.any():
         example = int(zero.int().argmax())

@@ -125,6 +125,7 @@ def _phase(epsilon: Array, tangent: Array) -> Array:
 
 def _terms(epsilon: Array) -> int:
     """Terms beyond which nothing reaches the last digit; they shrink about as (6 epsilon)^m."""
+    # exp(-37) is half an eps.
     return min(len(NORM), 1 + math.ceil(37 / -math.log(6 * epsilon.max(initial=1e-300))))
 
 
