@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from unhinge.cli.output import refuse, writable
+from unhinge.cli.output import progress_bar, refuse, writable
 from unhinge.results.json import as_json
 
 if TYPE_CHECKING:
-    from unhinge.prediction import Prediction, Recommendation
+    from unhinge.prediction import Measured, Prediction, Recommendation
 
 __all__ = ["add_to"]
 
@@ -27,11 +27,11 @@ def add_to(app: typer.Typer) -> None:
 
 def predict(
     file: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="FEATURES",
             help="An .npz, .safetensors or .pt with features (n, p), labels (n,), and if you like weight (C, p) and "
-            "bias (C,).",
+            "bias (C,). Or Parquet: a file, a folder, an address such as s3://bucket/folder.",
         ),
     ],
     gamma: Annotated[
@@ -53,20 +53,28 @@ def predict(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the figure, the page and the numbers.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")] = False,
+    features: Annotated[str, typer.Option(help="Parquet: the column of the features, lists of numbers.")] = "features",
+    label: Annotated[str, typer.Option(help="Parquet: the column of the labels.")] = "label",
+    classes: Annotated[
+        int | None, typer.Option(min=2, help="Parquet: number of classes.", show_default="largest label plus one")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Parquet: who reads: local, dask or ray.")] = "local",
+    workers: Annotated[int, typer.Option(min=1, help="Parquet: processes, or tasks at a time on a cluster.")] = 1,
 ) -> None:
     """Predict what training does to given features: limit, rate, time to collapse, critical decay, imbalance, gamma.
 
     Every answer is exact for free features under the unhinged loss. With --out a one-page report.html, the figure as
     PNG and PDF, and prediction.json are written; otherwise nothing is. The exit code is 2 for a file or an argument
-    that cannot be used.
+    that cannot be used. Parquet files are read in parts; with --out, the same command goes on after an interruption.
     """
     from unhinge.prediction import predict as ask
     from unhinge.prediction import recommend
+    from unhinge.prediction.parquet import is_parquet
 
     folder = None if out is None else writable(out)
     try:
         found = ask(
-            file,
+            _read_parquet(file, features, label, classes, engine, workers, folder) if is_parquet(file) else file,
             gamma=gamma,
             lr=0.1 if lr is None else lr,
             feature_decay=feature_decay,
@@ -80,7 +88,7 @@ def predict(
     if folder is not None:
         from unhinge.prediction.report import write_report
 
-        page = write_report(found, advice, folder, f"What training will do to {file.name}")
+        page = write_report(found, advice, folder, f"What training will do to {Path(file).name}")
     if json:
         record = {"file": str(file), **found.as_dict(), "recommendation": advice.as_dict()}
         typer.echo(as_json(record))
@@ -88,6 +96,26 @@ def predict(
     _print(found, advice)
     if page is not None:
         typer.echo(f"Report: {page}  ·  figure: {page.parent}/prediction.png, .pdf  ·  numbers: prediction.json")
+
+
+def _read_parquet(
+    source: str, features: str, label: str, classes: int | None, engine: str, workers: int, folder: Path | None
+) -> Measured:
+    from unhinge.prediction.parquet import measure_parquet
+
+    kept = None if folder is None else folder / "pass"
+    with progress_bar() as bar:
+        task = bar.add_task("reading", total=None)
+        return measure_parquet(
+            source,
+            features,
+            label,
+            classes,
+            engine=cast(Any, engine),  # checked there
+            workers=workers,
+            resume=kept,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
 
 
 def _print(found: Prediction, advice: Recommendation) -> None:

@@ -15,7 +15,7 @@ from unhinge.prediction.files import FeatureFile, checked
 from unhinge.theory.linear.summary import HardSummary
 from unhinge.theory.validation import check_counts
 
-__all__ = ["Measured", "measure", "measure_arrays", "measure_file"]
+__all__ = ["Measured", "measure", "measure_arrays", "measure_file", "measure_summary"]
 
 BATCH = 8192  # examples of a file looked at together
 WIDEST_COVARIANCE = 4096  # beyond it nc1 is left out: it needs p x p numbers, 128 MB here
@@ -100,19 +100,25 @@ def measure(
             right += int((_logits(features, head, offset).argmax(1) == labels.cpu()).sum())
     if whole is None:
         raise ValueError("there are no batches; at least one pair (features, labels) is needed.")
+    found = measure_summary(whole, head, offset)
+    if head is None:
+        return found
+    if nc4:
+        apart = sum(int(whole.disagrees(features.cpu(), head, offset).sum()) for features, _ in batches())
+        found.collapse["nc4"] = apart / found.size
+    return replace(found, accuracy=right / found.size)
+
+
+@torch.no_grad()
+def measure_summary(whole: CollapseSummary, weight: Tensor | None = None, bias: Tensor | None = None) -> Measured:
+    """What the sums of one pass say by themselves: everything but the accuracy and ``nc4``."""
     check_counts(whole.counts)
     # answers in float64, whatever the features came in
     sums = whole.classes.sums.cpu()
     classes = replace(whole.classes, counts=whole.counts.cpu(), sums=sums, dtype=torch.float64)
     whole = replace(whole, classes=classes, directions=whole.directions.cpu(), norms=whole.norms.cpu())
-    collapse = {key: float(value) for key, value in whole.measures(head).items()}
-    accuracy = None
-    if head is not None:
-        accuracy = right / classes.size
-        if nc4:
-            apart = sum(int(whole.disagrees(features.cpu(), head, offset).sum()) for features, _ in batches())
-            collapse["nc4"] = apart / classes.size
-    return Measured(classes, head, offset, collapse, accuracy)
+    collapse = {key: float(value) for key, value in whole.measures(weight).items()}
+    return Measured(classes, weight, bias, collapse, None)
 
 
 def measure_file(file: FeatureFile) -> Measured:
