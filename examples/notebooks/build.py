@@ -1,6 +1,6 @@
 """Make the notebooks from the scripts beside this folder, executed.
 
-    python examples/notebooks/build.py [NAME ...]       # all four: a few minutes on one core
+    python examples/notebooks/build.py [NAME ...]       # all five: a few minutes on one core
 
 The script is the source: edit it, not the notebook. tests/test_examples.py fails where the two differ.
 """
@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("exact_dynamics", "long_tail", "million_classes", "kernel_prediction")
+NAMES = ("exact_dynamics", "long_tail", "million_classes", "kernel_prediction", "young_cross_entropy")
 
 
 def notebook_of(name: str) -> NotebookNode:
