@@ -28,7 +28,8 @@ def check_steps(
     found = []
     for step, real in zip(steps, run_sgd(case, rates, steps, **options), strict=True):  # type: ignore[arg-type]
         error, bound = relative_error(path.at(step), real), path.error_bound(step).item()
-        assert error <= bound, f"after {step} steps the error {error:.3e} is above its bound {bound:.3e}"
+        # an infinite bound claims nothing, and real steps that are far too long end in inf - inf
+        assert bound == math.inf or error <= bound, f"after {step} steps {error:.3e} is above its bound {bound:.3e}"
         found.append((error, bound, largest_logit(case, real)))
     return found
 
