@@ -4,7 +4,7 @@ r"""Thousands of real classes: how fast and how far each classifier learns chara
 
 The same small network and the same batches for every method; only classifier and loss differ. Each run is a process of
 its own with one thread. Its rows (one per evaluation) are appended to the CSV file when it ends, and a run whose rows
-are there is not repeated, so the command can be interrupted and called again. `--table` prints what the file says.
+are there is not repeated, so the command can be interrupted and called again.
 
 Time is that of the training steps alone, without evaluation; head time is that of classifier, loss and their update.
 """
@@ -56,8 +56,11 @@ METHODS = (
     "cross-entropy, fixed",
     "unhinged, fixed",
 )
-# The rate of plain SGD on the head, times batch / p. Found on the embedded task; see the guide.
-RATES = {"taylor_softmax": 30.0, "z": 30.0, "spherical_softmax": 30.0, "squared": 0.1, "unhinged": 1.0}
+# The rate of plain SGD on the head in units of batch / p: features have a squared norm of p, so in a step of rate 1 the
+# logit of an example moves by about its derivative. Embedded task, 4 epochs, one seed: Taylor 59.7 % at 10, 55.8 at 30,
+# 35.9 at 100; Z 67.2 at 30, 34.7 at 300. The last three were not searched.
+RATES = {"taylor_softmax": 10.0, "z": 30.0, "spherical_softmax": 30.0, "squared": 0.1, "unhinged": 1.0}
+FINISH, NEIGHBORS = 0.8, 16  # the share of training after which a shortlist of so many classes decides
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,16 @@ class Dense(Classifier):
 
 class Ours(Classifier):
     def __init__(self, head: ManyClassHead, rate: float, finish: bool = False) -> None:
-        self.head, self.rate = head, rate
+        self.head, self.rate, self.finish = head, rate, finish
+        self.near: Tensor | None = None  # (C, k), once finishing has begun
+
+    def at(self, progress: float) -> None:
+        if self.finish and self.near is None and progress >= FINISH:
+            self.near = self.head.neighbors(NEIGHBORS)
 
     def loss(self, features: Tensor, target: Tensor) -> Tensor:
-        loss: Tensor = self.head(features, target)
+        shortlist = None if self.near is None else self.near[target]
+        loss: Tensor = self.head(features, target, shortlist=shortlist)
         return loss
 
     def step(self, share: float) -> None:

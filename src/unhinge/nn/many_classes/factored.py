@@ -39,13 +39,14 @@ RANGE = 1e12  # entries of U beyond this or below its inverse leave V too little
 
 
 class Pull(NamedTuple):
-    """What one or more backward passes ask of the rows: one entry per example."""
+    """What one or more backward passes ask of the rows: of m single ones, and of all by n examples."""
 
-    labels: Tensor  # (n,) int64
+    labels: Tensor  # (m,) int64: this row moves along
+    example: Tensor  # (m,) int64: the feature of this example
+    by_own: Tensor  # (m,) times a, the derivative of the objective by this logit
     features: Tensor  # (n, p) float64
-    by_own: Tensor  # (n,) the derivatives a,
-    by_total: Tensor  # (n,) b
-    by_squares: Tensor  # (n,) and c of the objective
+    by_total: Tensor  # (n,) the derivatives b
+    by_squares: Tensor  # (n,) and c by the sum of the logits and of their squares
 
 
 class FactoredRows(nn.Module):
@@ -61,7 +62,7 @@ class FactoredRows(nn.Module):
         >>> store = FactoredRows(torch.eye(3), quadratic=True, shards=Shards(3))
         >>> h = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
         >>> one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-        >>> store.step(Pull(torch.tensor([2]), h, -one, zero, zero), lr=0.5, weight_decay=0.0)
+        >>> store.step(Pull(torch.tensor([2]), torch.tensor([0]), -one, h, zero, zero), lr=0.5, weight_decay=0.0)
         >>> store.rows(torch.tensor([2]))
         tensor([[0.5000, 0.0000, 1.0000]], dtype=torch.float64)
     """
@@ -107,19 +108,25 @@ class FactoredRows(nn.Module):
             block = self._mixed(self.own[start : start + size].double(), self.mix) + self.common
             yield start, block.to(self.own.dtype)
 
-    def gathered(self, labels: Tensor) -> Tensor:
-        r"""The rows of `labels` :math:`(n)`, whoever owns them, float64: :math:`O(Bp)` of traffic."""
+    def stored(self, labels: Tensor) -> Tensor:
+        r"""The rows of V of `labels` :math:`(n)`, whoever owns them: :math:`O(Bp)` of traffic."""
+        if self.shards.group is None:
+            return self.own[labels]
         asked, here = self.shards.gather(labels)
         mine = self.shards.mine(asked)
-        found = self.total.new_zeros(len(asked), self.own.shape[1])
-        found[mine] = self.rows(asked[mine] - self.shards.start)
+        found = self.own.new_zeros(len(asked), self.own.shape[1])
+        found[mine] = self.own[asked[mine] - self.shards.start]
         return self.shards.sum(found)[here]
+
+    def gathered(self, labels: Tensor) -> Tensor:
+        r"""The rows of `labels` :math:`(n)`, whoever owns them, float64."""
+        return self._mixed(self.stored(labels).double(), self.mix) + self.common
 
     @torch.no_grad()
     def step(self, pull: Pull, lr: float, weight_decay: float) -> None:
         r"""One step of SGD with the gradient of `pull`, for which all processes have to call this together."""
         h = pull.features
-        if not all(bool(part.isfinite().all()) for part in pull[1:]):
+        if not all(bool(part.isfinite().all()) for part in pull[2:]):
             raise ValueError(
                 "the gradients of this step hold NaN or infinity, and every row would take them on. Nothing was "
                 "changed: leave out the batch (head.zero_grad()) and lower the rate."
@@ -142,7 +149,7 @@ class FactoredRows(nn.Module):
         mine = self.shards.mine(pull.labels)
         touched, place = torch.unique(pull.labels[mine] - self.shards.start, return_inverse=True)
         pushed = torch.zeros(len(touched), h.shape[1], dtype=h.dtype, device=h.device)
-        pushed.index_add_(0, place, -lr * pull.by_own[mine, None] * h[mine])
+        pushed.index_add_(0, place, -lr * pull.by_own[mine, None] * h[pull.example[mine]])
         before = self.own[touched].double()
         after = (before + self._unmixed(pushed, mix)).to(self.own.dtype)
         self.mix.copy_(mix)

@@ -16,6 +16,7 @@ from unhinge.nn.contract import check_reduction
 from unhinge.nn.many_classes.factored import FactoredRows, Pull
 from unhinge.nn.many_classes.rules import head_loss
 from unhinge.nn.many_classes.shards import Shards
+from unhinge.nn.many_classes.shortlist import shortlist_softmax_rule
 from unhinge.nn.precision import full_precision
 from unhinge.nn.reduction import reduce_loss
 from unhinge.nn.search import Nearest, nearest_prototype
@@ -126,13 +127,20 @@ class ManyClassHead(nn.Module):
         r"""The sum of all rows, shape :math:`(p)`, at no cost."""
         return self.store.total[: self.in_features].to(self.store.own.dtype)
 
-    def forward(self, features: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    def forward(
+        self, features: Tensor, target: Tensor, reduction: str = "mean", *, shortlist: Tensor | None = None
+    ) -> Tensor:
         r"""The loss of `features` :math:`(*, p)` with labels `target` :math:`(*)`, without logits.
 
         For class weights, take ``reduction="none"`` and weigh the losses: the step follows whatever is differentiated.
+
+        To finish a training with a loss near cross-entropy, pass a `shortlist` of classes :math:`(*, k)` for each
+        example, such as ``head.neighbors(k)[target]``. The loss is then, whatever that of the head, the softmax over
+        them and the true class, with all other classes summed to second order  [eq: shortlist-softmax]; the step
+        follows it as exactly, at :math:`O(Bkp^2)`.
         """
         check_reduction(reduction)
-        losses = self._losses(features, target, self._receive)
+        losses = self._losses(features, target, self._receive, shortlist)
         result = reduce_loss(losses, reduction, losses.numel())
         return result.to(torch.promote_types(features.dtype, self.store.own.dtype))
 
@@ -144,17 +152,32 @@ class ManyClassHead(nn.Module):
         shards = self.store.shards
         if not shards.any(bool(self._pending)):
             return
-        nothing = self.store.total.new_zeros(0)
-        empty = Pull(nothing.long(), nothing.new_zeros(0, len(self.store.total)), nothing, nothing, nothing)
-        parts = [torch.cat(part) for part in zip(empty, *self._pending, strict=True)]
+        pull = self._gathered_pull()
         self._pending.clear()
-        pull = Pull(*(shards.gather(part)[0] for part in parts))
-        self.store.step(Pull(*pull[:2], *(by / shards.size for by in pull[2:])), lr, self.weight_decay)
+        self.store.step(pull, lr, self.weight_decay)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the backward passes since the last step."""
         super().zero_grad(set_to_none)
         self._pending.clear()
+
+    @torch.no_grad()
+    def neighbors(self, k: int) -> Tensor:
+        r"""For each class the `k` others whose rows have the largest inner product with its own, shape :math:`(C, k)`.
+
+        By exact search, :math:`O(C^2 p)`: once in a while, not at every step.
+        """
+        if not 1 <= k < self.num_classes:
+            raise ValueError(f"k must lie between 1 and {self.num_classes - 1}, the number of other classes, got {k}.")
+        found = []
+        for first in range(0, self.num_classes, 1 << 12):
+            index = torch.arange(first, min(first + (1 << 12), self.num_classes), device=self.store.own.device)
+            near = self.predict(self.rows(index), k + 1).classes
+            # Without the class itself, which need not be among its own k + 1: then the last one goes.
+            others = near != index[:, None]
+            others[:, -1] &= ~others.all(1)
+            found.append(near[others].view(-1, k))
+        return torch.cat(found)
 
     @torch.no_grad()
     def rows(self, target: Tensor) -> Tensor:
@@ -236,7 +259,7 @@ class ManyClassHead(nn.Module):
         )
 
     def _losses(
-        self, features: Tensor, target: Tensor, receive: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None] | None
+        self, features: Tensor, target: Tensor, receive: Callable[..., None] | None, shortlist: Tensor | None = None
     ) -> Tensor:
         """The loss of each example, float64."""
         if features.ndim == 0 or features.shape[-1] != self.in_features or target.shape != features.shape[:-1]:
@@ -246,27 +269,69 @@ class ManyClassHead(nn.Module):
             )
         if not features.is_floating_point():
             raise ValueError(f"features must have a floating dtype, got {features.dtype}.")
-        labels = self._checked(target)
+        labels = self._checked(target)[..., None]
+        if shortlist is not None:
+            if not self.loss.quadratic:
+                raise ValueError(
+                    f"a shortlist needs the sum of squares of the logits, which the loss {self.loss.name!r} does not "
+                    'keep. Use a head with loss="taylor_softmax".'
+                )
+            if shortlist.shape[:-1] != target.shape or shortlist.ndim != target.ndim + 1:
+                raise ValueError(
+                    f"shortlist must have shape {(*target.shape, 'k')}, some classes for each example, "
+                    f"got {tuple(shortlist.shape)}."
+                )
+            labels = torch.cat([labels, self._checked(shortlist, "shortlist")], -1)
         with full_precision(features.device):
             wide = self._extended(features.double())
             # The rows are no inputs of autograd; a scalar that wants a gradient keeps the graph for frozen features.
             learning = receive is not None and torch.is_grad_enabled()
             switch = torch.zeros((), device=features.device, requires_grad=learning)
-            rows = self.store.gathered(labels.reshape(-1)).view(wide.shape)
-            own, total, squares = _ThreeNumbers.apply(  # type: ignore[no-untyped-call]
-                wide, rows, self.store.total, self.store.gram, labels, receive, switch
+            stored = self.store.stored(labels.reshape(-1)).view(*labels.shape, -1)
+            logits, total, squares = _Numbers.apply(  # type: ignore[no-untyped-call]
+                wide, stored, self.store, labels, receive, switch
             )
-            losses = self.loss.rule(own, total, squares, self.num_classes)
-        if losses.shape != own.shape:
+            if shortlist is None:
+                losses = self.loss.rule(logits[..., 0], total, squares, self.num_classes)
+            else:
+                counted = _new_ones(labels)
+                losses = shortlist_softmax_rule(
+                    logits[..., 0], logits[..., 1:], counted, total, squares, self.num_classes
+                )
+        if losses.shape != total.shape:
             raise ValueError(
-                f"the loss function must return one loss per example, shape {tuple(own.shape)}, "
+                f"the loss function must return one loss per example, shape {tuple(total.shape)}, "
                 f"got {tuple(losses.shape)}."
             )
         return losses
 
     def _receive(self, labels: Tensor, features: Tensor, *by: Tensor) -> None:
-        flat = (part.detach().reshape(-1).double() for part in by)
-        self._pending.append(Pull(labels.reshape(-1), features.reshape(-1, features.shape[-1]), *flat))
+        by_own, by_total, by_squares = (part.detach().reshape(-1).double() for part in by)
+        flat = features.reshape(-1, features.shape[-1])
+        example = torch.arange(len(flat), device=labels.device).repeat_interleave(labels.shape[-1])
+        self._pending.append(Pull(labels.reshape(-1), example, by_own, flat, by_total, by_squares))
+
+    def _gathered_pull(self) -> Pull:
+        """All backward passes since the last step, of all processes, whose objectives count by their mean."""
+        nothing = self.store.total.new_zeros(0)
+        whole, offset = [], 0
+        for pull in self._pending:
+            whole.append(pull._replace(example=pull.example + offset))
+            offset += len(pull.features)
+        empty = Pull(
+            nothing.long(), nothing.long(), nothing, nothing.new_zeros(0, len(self.store.total)), *[nothing] * 2
+        )
+        one = Pull(*(torch.cat(part) for part in zip(empty, *whole, strict=True)))
+        shards = self.store.shards
+        features, here = shards.gather(one.features)
+        return Pull(
+            shards.gather(one.labels)[0],
+            shards.gather(one.example + here.start)[0],
+            shards.gather(one.by_own / shards.size)[0],
+            features,
+            shards.gather(one.by_total / shards.size)[0],
+            shards.gather(one.by_squares / shards.size)[0],
+        )
 
     def _extended(self, features: Tensor) -> Tensor:
         """A bias is the weight of a last feature that is always 1."""
@@ -280,9 +345,9 @@ class ManyClassHead(nn.Module):
         blocks = [block for _, block in self.store.blocks()] or [self.store.own]
         return self.store.shards.gather(torch.cat(blocks))[0]
 
-    def _checked(self, target: Tensor) -> Tensor:
+    def _checked(self, target: Tensor, name: str = "target") -> Tensor:
         if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-            raise ValueError(f"target must hold class indices in an integer dtype, got {target.dtype}.")
+            raise ValueError(f"{name} must hold class indices in an integer dtype, got {target.dtype}.")
         labels = target.to(torch.int64)
         if labels.numel():
             low, high = (int(end) for end in labels.aminmax())
@@ -291,40 +356,53 @@ class ManyClassHead(nn.Module):
         return labels
 
 
-class _ThreeNumbers(torch.autograd.Function):
-    r"""The true logit, the sum of all and the sum of their squares, and word to the head of what moves its rows.
+class _Numbers(torch.autograd.Function):
+    r"""The logits of some classes, the sum of all and the sum of their squares, and word to the head of what moves it.
 
-    The gradient of the features is :math:`a w_y + b\bar w + 2c\,Gh`.
+    With :math:`w = U^\top v + \omega` the features are turned once, :math:`w^\top h = v^\top Uh + \omega^\top h`,
+    however many classes are asked for. Their gradient is :math:`\sum_j a_j w_j + b\bar w + 2c\,Gh`.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        features: Tensor,
-        rows: Tensor,
-        total: Tensor,
-        gram: Tensor,
-        labels: Tensor,
+        features: Tensor,  # (*, p) float64
+        stored: Tensor,  # (*, m, p) rows of V
+        store: FactoredRows,
+        labels: Tensor,  # (*, m)
         receive: Callable[..., None] | None,
         switch: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        turned = features @ gram if gram.ndim else torch.zeros_like(features)
-        # A copy of the sum: a step between forward and backward may change the buffer.
-        ctx.save_for_backward(features, rows, total.clone(), turned, labels)
+        # Copies: a step between forward and backward may change the buffers.
+        mix, common, total = store.mix.clone(), store.common.clone(), store.total.clone()
+        turned = features @ store.gram if store.quadratic else torch.zeros_like(features)
+        projected = features @ mix.T if store.quadratic else features * mix
+        logits = (stored.double() @ projected[..., None]).squeeze(-1) + (features @ common)[..., None]
+        ctx.save_for_backward(features, stored, mix, common, total, turned, labels)
         ctx.receive = receive
-        return (features * rows).sum(-1), features @ total, (features * turned).sum(-1)
+        return logits, features @ total, (features * turned).sum(-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *by: Tensor) -> tuple[Tensor | None, ...]:
-        features, rows, total, turned, labels = ctx.saved_tensors
+        features, stored, mix, common, total, turned, labels = ctx.saved_tensors
+        by_own, by_total, by_squares = by
         if ctx.receive is not None:
             ctx.receive(labels, features, *by)
         back = None
         if ctx.needs_input_grad[0]:
-            by_own, by_total, by_squares = (part[..., None] for part in by)
-            back = by_own * rows + by_total * total + 2 * by_squares * turned
-        return back, None, None, None, None, None, by[0].new_zeros(())
+            pulled = (by_own[..., None, :] @ stored.double()).squeeze(-2)
+            pulled = pulled @ mix if mix.ndim else pulled * mix
+            back = pulled + by_own.sum(-1, keepdim=True) * common
+            back = back + by_total[..., None] * total + 2 * by_squares[..., None] * turned
+        return back, None, None, None, None, by_own.new_zeros(())
+
+
+def _new_ones(labels: Tensor) -> Tensor:
+    """Of a true class and a shortlist, which of the shortlist are neither the true class nor a repetition."""
+    same = labels[..., 1:, None] == labels[..., None, :]
+    earlier = torch.ones(same.shape[-2:], dtype=torch.bool, device=labels.device).tril()  # the true class, and before
+    return ~(same & earlier).any(-1)
 
 
 def _drawn(
