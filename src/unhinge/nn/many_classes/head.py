@@ -287,7 +287,7 @@ class ManyClassHead(nn.Module):
             # The rows are no inputs of autograd; a scalar that wants a gradient keeps the graph for frozen features.
             learning = receive is not None and torch.is_grad_enabled()
             switch = torch.zeros((), device=features.device, requires_grad=learning)
-            stored = self.store.stored(labels.reshape(-1)).view(*labels.shape, -1)
+            stored = self.store.stored(labels.reshape(-1)).unflatten(0, labels.shape)
             logits, total, squares = _Numbers.apply(  # type: ignore[no-untyped-call]
                 wide, stored, self.store, labels, receive, switch
             )
