@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from unhinge.results.sealed import read_sealed, write_sealed
 from unhinge.training import Recipe, RecipeError, fit
 from unhinge.training.machine import machine, using_threads
 
@@ -68,7 +69,7 @@ def test_a_run_computes_with_its_own_threads_and_leaves_others_theirs(tmp_path, 
     fit(replace(TINY, threads=2), tmp_path, material=few, progress=lambda *_: seen.append(torch.get_num_threads()))
     assert set(seen) == {2}
     assert torch.get_num_threads() == before
-    assert json.loads((tmp_path / "machine.json").read_text()) == {**machine(), "threads": 2}
+    assert read_sealed(tmp_path / "machine.json") == {**machine(), "threads": 2}
 
 
 def test_another_number_of_threads_is_refused(tmp_path, few):
@@ -81,14 +82,16 @@ def test_another_number_of_threads_is_refused(tmp_path, few):
 def test_continuing_on_another_build_or_processor_warns(tmp_path, few, name):
     assert fit(TINY, tmp_path, material=few).warnings == ()
     note = tmp_path / "machine.json"
-    note.write_text(json.dumps(json.loads(note.read_text()) | {name: "another"}))
+    write_sealed(note, read_sealed(note) | {name: "another"})
     (warning,) = fit(TINY, tmp_path, material=few).warnings
     assert f"{name} was another, now {machine()[name]}" in warning
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "[" * 10_000])
-def test_a_damaged_note_is_made_anew(tmp_path, few, content):
+def test_a_damaged_note_is_made_anew_and_told(tmp_path, few, content):
     (tmp_path / "machine.json").write_text(content)
-    assert fit(replace(TINY, epochs=1), tmp_path, material=few).warnings == ()
+    (warning,) = fit(replace(TINY, epochs=1), tmp_path, material=few).warnings
+    assert "machine.json" in warning
+    assert "It is made anew" in warning
     with using_threads(1):
-        assert json.loads((tmp_path / "machine.json").read_text()) == machine()
+        assert read_sealed(tmp_path / "machine.json") == machine()
