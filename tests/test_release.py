@@ -421,7 +421,7 @@ WRONG = {
     'LayerPeeled(torch.arange(4), "four")': "arg-type",
     "LayerPeeled(torch.arange(4), 4, gama=0.1)": "call-arg",
     "LayerPeeled(torch.arange(4), 4).flow(torch.eye(4), torch.eye(4)).lossy(1)": "attr-defined",
-    "LayerPeeled(torch.arange(4), 4).flow([1.0, 2.0], torch.eye(4))": "arg-type",
+    "LayerPeeled(torch.arange(4), 4).flow(1.0, torch.eye(4))": "arg-type",
     'Recipe(loss="cross-entropy")': "arg-type",
     "ETFHead(16)": "call-arg",
     "UnhingedLoss(gamma='a')": "arg-type",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["EXTRA_OF", "MissingExtra", "explained", "needed_for"]
+__all__ = ["MissingExtra", "explained", "needed_for"]
 
 # The module as it is imported, and the smallest extra that brings it. Both sides are compared with pyproject.toml, and
 # the left one with every import of the package, by tests/test_release.py.

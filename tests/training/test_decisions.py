@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from unhinge.nn import functional as UF
 from unhinge.nn import simplex_etf
 from unhinge.training import Recipe
-from unhinge.training.decisions import TAUS, adjusted_accuracies, posterior, radius_of
+from unhinge.training.decisions import TAUS, adjusted_accuracies, radius_of
 
 COUNTS = torch.tensor([60, 30, 10])
 RADIUS = Recipe(loss="unhinged", head="pal", radius=4.0)
@@ -23,7 +24,7 @@ def test_a_posterior_comes_back_from_the_features_that_minimize_the_objective():
     wanted = torch.tensor([[0.7, 0.2, 0.1], [0.0, 0.5, 0.5]], dtype=torch.float64)
     frame = 2.5 * simplex_etf(3, 5).double()
     features = 4.0 * wanted @ frame / 2.5
-    torch.testing.assert_close(posterior(features @ frame.T, 4.0, head_scale=2.5), wanted)
+    torch.testing.assert_close(UF.posterior(features @ frame.T, 4.0 * 2.5), wanted)
 
 
 @pytest.mark.parametrize("tau", TAUS)

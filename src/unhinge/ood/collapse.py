@@ -57,17 +57,17 @@ def _usable(value: Tensor) -> Tensor:
 class CollapseDetector:
     r"""Scores of features, higher for in-distribution ones, each as its paper defines it.
 
-    ============== =========================================================================== =======================
-    ``softmax``    log-odds of the largest softmax probability                                 Hendrycks, Gimpel 2017
-    ``energy``     :math:`\log\sum_c e^{z_c}`                                                  Liu et al. 2020
-    ``norm``       :math:`\|h\|`
-    ``mahalanobis`` :math:`\max_c -(h-\mu_c)^\top\Sigma_W^+(h-\mu_c)`                          Lee et al. 2018
-    ``neco``       :math:`\|Ph\|/\|h\|`                                                        Ben Ammar et al. 2024
-    ``nci``        :math:`w_{\hat y}^\top(h-\mu)/\|h-\mu\| + \alpha\|h\|_1`                    Liu, Qin 2025
-    ``fdbd``       mean distance to the decision boundaries over :math:`\|h-\mu\|`             Liu, Qin 2024
-    ``vim``        energy minus the scaled residual outside of the principal subspace          Wang et al. 2022
-    ``knn``        minus the distance to the k-th nearest training feature (where asked for)   Sun et al. 2022
-    ============== =========================================================================== =======================
+    ================ =========================================================================== =======================
+    ``softmax``      log-odds of the largest softmax probability                                 Hendrycks, Gimpel 2017
+    ``energy``       :math:`\log\sum_c e^{z_c}`                                                  Liu et al. 2020
+    ``norm``         :math:`\|h\|`
+    ``mahalanobis``  :math:`\max_c -(h-\mu_c)^\top\Sigma_W^+(h-\mu_c)`                           Lee et al. 2018
+    ``neco``         :math:`\|Ph\|/\|h\|`                                                        Ben Ammar et al. 2024
+    ``nci``          :math:`w_{\hat y}^\top(h-\mu)/\|h-\mu\| + \alpha\|h\|_1`                    Liu, Qin 2025
+    ``fdbd``         mean distance to the decision boundaries over :math:`\|h-\mu\|`             Liu, Qin 2024
+    ``vim``          energy minus the scaled residual outside of the principal subspace          Wang et al. 2022
+    ``knn``          minus the distance to the k-th nearest training feature (where asked for)   Sun et al. 2022
+    ================ =========================================================================== =======================
 
     Logits are :math:`Wh + b` of the features as they are. For a head that normalizes them in training
     (``ETFHead(normalize=True)``) this scores unnormalized, which is how such networks detect best (T2FNorm): the
