@@ -95,7 +95,7 @@ def unseal(text: str | bytes, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise SealError(f"{name} is cut off or damaged: it is no JSON.") from None
     if not isinstance(record, dict) or not isinstance(record.get(KEY), str):
-        raise SealError(f"{name} carries no checksum: it was not written by unhinge, or by a version before 0.2.")
+        raise SealError(f"{name} carries no checksum: unhinge did not write it, or an older version did.")
     wanted = record.pop(KEY)
     found = _checksum(record)
     if wanted != found:
