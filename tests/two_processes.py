@@ -29,7 +29,7 @@ def _member(rank: int, port: int, work: Callable[..., None], arguments: tuple[An
     dist.init_process_group("gloo", rank=rank, world_size=2)
     work(rank, *arguments)  # an error goes to the parent, which ends the other process
     dist.barrier()  # neither leaves while the other may still ask it for something
-    # Gloo's threads, of which sharding starts some for groups of its own, sometimes abort the interpreter while it shuts
+    # Gloo's threads, of which sharding starts some for groups of its own, may abort the interpreter while it shuts
     # down (signal 6 after the work was done). All that was to be said is said: leave without that.
     sys.stdout.flush()
     sys.stderr.flush()
