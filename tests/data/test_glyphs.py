@@ -95,6 +95,27 @@ def test_own_fonts_come_from_files_and_folders_in_the_order_of_their_names(tmp_p
     assert len(splits.training) == 3 * len(splits.test)
 
 
+def test_a_list_of_entries_decides_use_and_checksum(tmp_path):
+    for face in FACES[:4]:
+        shutil.copy(face.path, tmp_path)
+    faces = font_faces([tmp_path])
+    entries = [face.entry for face in faces]
+    assert font_faces(entries) == faces
+    swapped = [entries[3], *entries[:2], entries[2].replace(" train ", " test ")]
+    assert [face.held_out for face in font_faces(swapped)] == [True, False, False, True]
+    images = glyphs(fonts=entries, characters="41-5A").test.images
+    assert torch.equal(images, glyphs(fonts=[tmp_path], characters="41-5A").test.images)
+    shutil.copy(FACES[5].path, faces[1].path)
+    with pytest.raises(DataError, match="not the font file it was"):
+        font_faces(entries)
+    with pytest.raises(ValueError, match="Name all in one way"):
+        font_faces([entries[0], tmp_path])
+    with pytest.raises(DataError, match="same use"):
+        font_faces(entries[2:3])
+    with pytest.raises(DataError, match="no font file"):
+        font_faces([entry.replace(str(tmp_path), "nowhere") for entry in entries])
+
+
 def test_drawing_again_gives_the_same_bytes():
     first, second = (glyphs(characters="41-5A") for _ in range(2))
     assert torch.equal(first.training.images, second.training.images)
@@ -131,5 +152,5 @@ def test_a_broken_font_is_an_error_that_names_it(tmp_path):
 
 
 def test_fonts_are_for_glyphs_only():
-    with pytest.raises(ValueError, match="fonts are for glyphs"):
+    with pytest.raises(ValueError, match="fonts and characters are for glyphs"):
         load("digits", fonts=["a.ttf"])

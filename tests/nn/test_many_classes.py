@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -28,10 +29,24 @@ def odd_rule(own: Tensor, total: Tensor, squares: Tensor, num_classes: int) -> T
     return torch.tanh(total / num_classes) * own - own + squares.sqrt() / 3
 
 
+def shares(classes: int) -> Tensor:
+    """A prior that is not uniform."""
+    return F.normalize(torch.arange(1.0, classes + 1, dtype=F64), p=1, dim=0)
+
+
+def options_of(name: str, classes: int) -> dict[str, Any]:
+    options = dict(LOSSES[name][0])
+    return options | {"prior": shares(classes)} if "prior" in options else options
+
+
 # Options of the head, and the loss of each example from all logits.
 LOSSES = {
     "unhinged": ({"loss": "unhinged"}, lambda z, y: UnhingedLoss(reduction="none")(z, y)),
     "gamma": ({"loss": "unhinged", "gamma": 0.7}, lambda z, y: UnhingedLoss(0.7, reduction="none")(z, y)),
+    "prior": (
+        {"loss": "unhinged", "prior": shares},
+        lambda z, y: (z * shares(z.shape[1])).sum(1) - (z * onehot(z, y)).sum(1),
+    ),
     "taylor": ({"loss": "taylor_softmax"}, lambda z, y: TaylorSoftmaxLoss(reduction="none")(z, y)),
     "spherical": (
         {"loss": "spherical_softmax", "epsilon": 0.5},
@@ -49,7 +64,12 @@ LOSSES = {
 }
 RATES = {"squared": 0.02}  # where 0.1 diverges, for the dense weight as well
 every_loss = pytest.mark.parametrize("name", LOSSES)
-second_order = pytest.mark.parametrize("name", [name for name in LOSSES if name not in ("unhinged", "gamma")])
+second_order = pytest.mark.parametrize("name", [name for name in LOSSES if name not in ("unhinged", "gamma", "prior")])
+
+
+def counted(head: ManyClassHead) -> Tensor:
+    """What each row counts in the head's sum."""
+    return head.store.shares(torch.arange(head.num_classes))
 
 
 class Pair:
@@ -59,7 +79,7 @@ class Pair:
         self, name: str, classes: int, dim: int, decay: float, seed: int = 0, bias: bool = False, scale: float = 0.3
     ) -> None:
         self.generator = torch.Generator().manual_seed(seed)
-        options, self.losses = LOSSES[name]
+        options, self.losses = options_of(name, classes), LOSSES[name][1]
         start = scale * self.normal(classes, dim)
         self.head = ManyClassHead(dim, classes, weight_decay=decay, weight=start, bias=bias, **options)
         self.linear = self.head.linear()
@@ -89,7 +109,7 @@ class Pair:
         weight = self.linear.weight.detach()
         found = [
             (self.head.dense() - weight).abs().max(),
-            (self.head.weight_sum - weight.sum(0)).abs().max() / len(weight),
+            (self.head.weight_sum - counted(self.head) @ weight).abs().max() / len(weight),
         ]
         if self.linear.bias is not None:
             found.append((self.head.biases(torch.arange(len(weight))) - self.linear.bias.detach()).abs().max())
@@ -145,7 +165,7 @@ def test_single_precision_stays_within_a_thousandth_of_double_over_two_thousand_
     With decay the spherical softmax, which does not tell z from -z, parts two runs that differ by a rounding: dense
     float32 SGD is 6e-3 away from float64 there, the head 3e-3. Elsewhere the bound is the thousandth.
     """
-    options, losses = LOSSES[name]
+    options, losses = options_of(name, 50), LOSSES[name][1]
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(50, 8, generator=generator) / 3
     single, double = (ManyClassHead(8, 50, weight_decay=decay, weight=w, **options) for w in (start, start.double()))
@@ -167,7 +187,7 @@ def test_single_precision_stays_within_a_thousandth_of_double_over_two_thousand_
     assert ours < max(1e-3 * size, theirs)
     for head, few in ((single, 2e-6), (double, 1e-12)):
         rows = head.dense().double()
-        assert (head.weight_sum.double() - rows.sum(0)).abs().max().item() < few * 50 * size
+        assert (head.weight_sum.double() - counted(head) @ rows).abs().max().item() < few * 50 * size
         if head.loss.quadratic:
             assert (head.store.gram - rows.T @ rows).abs().max().item() < few * 50 * size**2
 
@@ -322,7 +342,7 @@ def test_leading_axes_are_examples():
 
 @every_loss
 def test_the_gradient_of_the_features_is_right(name):
-    head = ManyClassHead(4, 9, weight=torch.randn(9, 4, dtype=F64), **LOSSES[name][0])
+    head = ManyClassHead(4, 9, weight=torch.randn(9, 4, dtype=F64), **options_of(name, 9))
     features = torch.randn(3, 4, dtype=F64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda h: head(h, torch.tensor([0, 8, 8])), features)
 
@@ -368,7 +388,7 @@ def test_a_network_in_front_under_autocast_learns_with_the_head():
 @pytest.mark.parametrize("name", ["unhinged", "taylor"])
 def test_without_a_backward_pass_a_step_changes_nothing(name):
     """As SGD does with a parameter that has no gradient: no decay either."""
-    head = ManyClassHead(3, 5, weight_decay=0.1, **LOSSES[name][0])
+    head = ManyClassHead(3, 5, weight_decay=0.1, **options_of(name, 5))
     before = head.dense()
     with torch.no_grad():
         head(torch.randn(2, 3), torch.tensor([0, 1]))
@@ -381,7 +401,7 @@ def test_without_a_backward_pass_a_step_changes_nothing(name):
 
 @pytest.mark.parametrize("name", ["unhinged", "taylor"])
 def test_an_empty_batch_only_decays(name):
-    head = ManyClassHead(3, 5, weight_decay=0.1, **LOSSES[name][0])
+    head = ManyClassHead(3, 5, weight_decay=0.1, **options_of(name, 5))
     before = head.dense()
     assert head(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).isnan()
     head(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), reduction="sum").backward()
@@ -392,7 +412,7 @@ def test_an_empty_batch_only_decays(name):
 @pytest.mark.parametrize("name", ["gamma", "taylor"])
 def test_a_step_never_touches_the_rows_of_other_classes(name):
     """The stored rows of all other classes keep their bits, although the weight of each of them moves."""
-    head = ManyClassHead(3, 1000, weight_decay=0.1, **LOSSES[name][0])
+    head = ManyClassHead(3, 1000, weight_decay=0.1, **options_of(name, 1000))
     stored, before = head.store.own.clone(), head.dense()
     head(torch.randn(2, 3), torch.tensor([10, 20])).backward()
     head.step(0.5)
@@ -420,7 +440,7 @@ def test_log_probabilities_are_those_of_the_logits_and_sum_to_one(name, bias):
 @pytest.mark.parametrize("name", ["unhinged", "z", "squared", "custom"])
 def test_where_the_loss_is_no_probability_there_is_none(name):
     with pytest.raises(ValueError, match="not that of a probability"):
-        ManyClassHead(3, 5, **LOSSES[name][0]).log_prob(torch.ones(1, 3), torch.tensor([0]))
+        ManyClassHead(3, 5, **options_of(name, 5)).log_prob(torch.ones(1, 3), torch.tensor([0]))
 
 
 @every_loss
@@ -450,7 +470,7 @@ def test_saving_in_the_middle_changes_nothing(name, way):
     for pair in (first, second):
         for _ in range(5):
             pair.step(pair.normal(3, 4), pair.labels(3), 0.02)
-    new = ManyClassHead(4, 9, weight_decay=0.05, bias=True, dtype=F64, **LOSSES[name][0])
+    new = ManyClassHead(4, 9, weight_decay=0.05, bias=True, dtype=F64, **options_of(name, 9))
     if way == "torch":
         file = io.BytesIO()
         torch.save(first.head.state_dict(), file)
@@ -472,7 +492,7 @@ def test_saving_in_the_middle_changes_nothing(name, way):
 @pytest.mark.parametrize("name", ["unhinged", "taylor"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_rows_keep_what_is_common_in_full(name, dtype):
-    head = ManyClassHead(4, 9, weight_decay=0.1, **LOSSES[name][0])
+    head = ManyClassHead(4, 9, weight_decay=0.1, **options_of(name, 9))
     for _ in range(50):
         head(torch.randn(3, 4), torch.tensor([0, 1, 2])).backward()
         head.step(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import data_makers as make
 from unhinge.cli import app
+from unhinge.data.glyphs import font_faces
 from unhinge.training import Recipe
 from unhinge.training.checkpoint import load_newest
 from unhinge.training.records import read_records
@@ -228,3 +230,24 @@ def test_a_run_that_is_asked_to_end_saves_says_so_and_leaves_with_143(tmp_path):
     assert "saved after step" in stderr
     assert "Traceback" not in stderr
     assert load_newest(tmp_path)[1] == []
+
+
+def test_fonts_of_ones_own_stand_in_the_recipe_with_their_checksums(tmp_path):
+    faces = font_faces()[:4]
+    for face in faces:
+        shutil.copy(face.path, tmp_path)
+    out = tmp_path / "run"
+    few = ("--data", "glyphs", "--fonts", tmp_path, "--characters", "41-5A", "--model", "glyphnet", *SMALL)
+    code, _, _ = run("train", *few, "--out", out)
+    assert code == 0
+    told = json.loads((out / "recipe.json").read_text())["fonts"]
+    assert [font.split(" ")[1:] for font in told] == [
+        ["train" if k < 3 else "test", f"sha256:{face.sha256}"] for k, face in enumerate(faces)
+    ]
+    assert json.loads((out / "data.json").read_text())["fonts"] == [str(face) for face in font_faces([tmp_path])]
+    assert run("evaluate", out)[0] == 0
+    shutil.copy(font_faces()[5].path, tmp_path / faces[0].path.name)
+    code, _, stderr = run("evaluate", out)
+    assert code == 2
+    assert "not the font file it was" in stderr
+    assert run("train", "--data", "glyphs", "--fonts", tmp_path / "nowhere")[0] == 2

@@ -23,6 +23,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=3,
 )
+APART = ("loss", "head", "radius", "rescale", "fonts", "characters")  # valid only with others
 GOOD = {
     "data": st.sampled_from(["digits", "cifar10", "folder:a b/c"]),
     "imbalance": st.none() | st.sampled_from(["exp:100", "step:2.5"]),
@@ -54,12 +55,25 @@ def test_json_brings_back_the_same_recipe_and_key(settings):
     assert json.loads(recipe.to_json()).keys() == set(NAMES)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("loss", "head", "radius", "rescale")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in APART])
 def test_every_setting_is_part_of_the_key(name):
     others = {"data": "cifar10", "model": "resnet8", "imbalance": "exp:10", "augment": False, "last_relu": False}
     others |= {"label_noise": 0.5, "label_smoothing": 0.5, "epsilon": 0.5, "head_scale": 2.0, "gamma": 0.5}
     value = others[name] if name in others else (getattr(Recipe(), name) or 0) + 1
     assert replace(Recipe(), **{name: value}).key != Recipe().key
+
+
+def test_fonts_count_by_name_use_and_checksum_but_not_by_place():
+    entry = f"fonts/a.ttf train sha256:{64 * '0'}"
+    recipe = Recipe(data="glyphs", fonts=(entry,), characters="41-5A")
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    assert replace(recipe, fonts=(f"elsewhere/{entry}",)).key == recipe.key
+    for other in ({"fonts": (entry.replace("train", "test"),)}, {"fonts": ()}, {"characters": None}):
+        assert replace(recipe, **other).key != recipe.key
+    with pytest.raises(RecipeError, match="for data glyphs"):
+        Recipe(characters="41-5A")
+    with pytest.raises(RecipeError, match="fonts must be tuple"):
+        Recipe.from_json('{"data": "glyphs", "fonts": [1]}')
 
 
 def test_whole_numbers_stand_for_floats_and_give_the_same_key():

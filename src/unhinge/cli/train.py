@@ -46,11 +46,25 @@ def train(
     data: Annotated[
         str | None,
         typer.Option(
-            help="digits (embedded), cifar10, cifar100, svhn, mnist, kmnist, fashion-mnist, imagenet100, folder:PATH.",
+            help="digits and glyphs (embedded), cifar10, cifar100, svhn, mnist, kmnist, fashion-mnist, imagenet100, "
+            "folder:PATH.",
             rich_help_panel=DATA,
         ),
     ] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in.", rich_help_panel=DATA)] = None,
+    fonts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Font file or folder of fonts for glyphs; repeat it for several. Every fourth typeface, by "
+            "name, is held out to test on.",
+            show_default="the typefaces that come with matplotlib",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    characters: Annotated[
+        str | None,
+        typer.Option(help="Code points of glyphs, such as 4E00-9FA5; all that the fonts share.", rich_help_panel=DATA),
+    ] = None,
     shrink: Annotated[
         int | None, typer.Option(help="Average blocks of pixels: 2 makes 32 into 16.", rich_help_panel=DATA)
     ] = None,
@@ -68,7 +82,8 @@ def train(
     model: Annotated[
         str | None,
         typer.Option(
-            help="convnet, resnet8, tiny-resnet, resnet20/32/56, resnet18/34/50, timm:NAME.", rich_help_panel=MODEL
+            help="convnet, glyphnet, resnet8, tiny-resnet, resnet20/32/56, resnet18/34/50, timm:NAME.",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     width: Annotated[int | None, typer.Option(help="Channels of the first stage.", rich_help_panel=MODEL)] = None,
@@ -191,6 +206,13 @@ def _recipe(given: dict[str, Any], name: str | None, scale: str) -> Recipe:
     from unhinge.training import Recipe, RecipeError, recipe_named
 
     changes = {field.name: given[field.name] for field in fields(Recipe) if field.name in given}
+    if "fonts" in changes:
+        from unhinge.data.glyphs import font_faces
+
+        try:
+            changes["fonts"] = tuple(face.entry for face in font_faces(changes["fonts"]))
+        except ValueError as error:
+            refuse(str(error))
     try:
         if name is None:
             return Recipe.of(changes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -32,6 +33,7 @@ Fonts = Sequence[str | os.PathLike[str]]
 _ENDINGS = (".ttf", ".otf", ".ttc", ".otc")
 _FAMILIES = ("DejaVuSans", "DejaVuSansMono", "DejaVuSerif")  # of twelve faces; the display faces have few characters
 _EVERY = 4  # every fourth face, in the order of their names, is held out
+_ENTRY = re.compile(r"(.+?)(?:#(\d+))? (train|test) sha256:([0-9a-f]{64})")
 _NOTHING = 0x10FFFF  # not a character: what a font shows for it, it shows for everything that it lacks
 
 
@@ -45,8 +47,16 @@ class Face:
     held_out: bool  # tested on, not trained on
 
     def __str__(self) -> str:
+        return self._told(self.path.name)
+
+    @property
+    def entry(self) -> str:
+        """All there is to know of it, as :func:`glyphs` takes it again: its path, its use and its checksum."""
+        return self._told(str(self.path))
+
+    def _told(self, name: str) -> str:
         number = f"#{self.index}" if self.index else ""
-        return f"{self.path.name}{number} {'test' if self.held_out else 'train'} sha256:{self.sha256}"
+        return f"{name}{number} {'test' if self.held_out else 'train'} sha256:{self.sha256}"
 
 
 def glyphs(
@@ -63,7 +73,8 @@ def glyphs(
 
     Arguments:
         fonts: Font files (.ttf, .otf, .ttc) and folders of them, with their subfolders. Of a collection the first face
-            is taken; `FILE#2` names another. None: the twelve faces of DejaVu that matplotlib ships.
+            is taken; `FILE#2` names another. None: the twelve faces of DejaVu that matplotlib ships. What
+            :attr:`Face.entry` says of a face is taken as well: it decides the use, and the checksum has to hold.
         characters: Only those in these ranges of code points, such as "4E00-9FA5" or "41-5A,61-7A". None: all.
         image_size: Side in pixels. A character is drawn at three quarters of it, on its baseline.
         train: False leaves the faces to train on undrawn.
@@ -96,6 +107,11 @@ def font_faces(fonts: Fonts | None = None) -> tuple[Face, ...]:
         >>> len(faces), [face.path.stem for face in faces if face.held_out]
         (12, ['DejaVuSans', 'DejaVuSansMono', 'DejaVuSerif'])
     """
+    if fonts is not None and isinstance(fonts, str | os.PathLike):
+        raise ValueError(f"fonts must be a list of files and folders, got the single {fonts!r}. Write [{fonts!r}].")
+    written = [] if fonts is None else [_ENTRY.fullmatch(os.fspath(font)) for font in fonts]
+    if any(written):
+        return _pinned(fonts or (), written)
     places = _embedded() if fonts is None else _named(fonts)
     if len(places) < _EVERY:
         raise DataError(
@@ -103,9 +119,35 @@ def font_faces(fonts: Fonts | None = None) -> tuple[Face, ...]:
             f"{', '.join(path.name for path, _ in places) or 'none'}. Name more font files or folders."
         )
     return tuple(
-        Face(path, index, hashlib.sha256(path.read_bytes()).hexdigest(), held_out=k % _EVERY == _EVERY - 1)
-        for k, (path, index) in enumerate(places)
+        Face(path, index, _checksum(path), held_out=k % _EVERY == _EVERY - 1) for k, (path, index) in enumerate(places)
     )
+
+
+def _pinned(fonts: Fonts, written: Sequence[re.Match[str] | None]) -> tuple[Face, ...]:
+    """Faces as an earlier call told them."""
+    faces = []
+    for font, parts in zip(fonts, written, strict=True):
+        if parts is None:
+            raise ValueError(f"some fonts are named with use and checksum, but {font!r} is not. Name all in one way.")
+        name, number, use, checksum = parts.groups()
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise DataError(f"there is no font file {path}.")
+        found = _checksum(path)
+        if found != checksum:
+            raise DataError(
+                f"{path} is not the font file it was: its checksum is sha256:{found}, and sha256:{checksum} is asked "
+                "for. Put the old file back, or name the fonts anew."
+            )
+        faces.append(Face(path, int(number or 0), checksum, held_out=use == "test"))
+    if len({face.held_out for face in faces}) < 2:
+        raise DataError("glyphs needs typefaces to train on and typefaces to test on, but all have the same use.")
+    return tuple(faces)
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _embedded() -> list[tuple[Path, int]]:
@@ -121,8 +163,6 @@ def _embedded() -> list[tuple[Path, int]]:
 
 
 def _named(fonts: Fonts) -> list[tuple[Path, int]]:
-    if isinstance(fonts, str | os.PathLike):
-        raise ValueError(f"fonts must be a list of files and folders, got the single {fonts!r}. Write [{fonts!r}].")
     places: set[tuple[Path, int]] = set()
     for given in fonts:
         name, _, number = os.fspath(given).partition("#")

@@ -41,6 +41,7 @@ def load(
     checksum: Checksum = "warn",
     image_size: int | None = None,
     fonts: Sequence[str | os.PathLike[str]] | None = None,
+    characters: str | None = None,
 ) -> Splits:
     """A data set by name, whole and in memory; nothing is downloaded.
 
@@ -51,6 +52,7 @@ def load(
         checksum: What to do if a file is not the official one: "error", "warn", or "skip" to not look.
         image_size: Side that the images of `imagenet100` (224 if None), `glyphs` (24) and `folder:PATH` are brought to.
         fonts: Font files and folders of `glyphs`; None draws the faces that come with matplotlib.
+        characters: Ranges of code points of `glyphs`, such as "4E00-9FA5"; None takes all that the fonts share.
 
     Example:
         >>> splits = load("digits")
@@ -73,15 +75,15 @@ def load(
     elif name in ("digits", "patches"):
         read = digits if name == "digits" else patches
     elif name == "glyphs":
-        read = partial(glyphs, fonts=fonts)
+        read = partial(glyphs, fonts=fonts, characters=characters)
     elif name in _FILES:
         read = partial(_FILES[name], below, checksum=checksum)
     else:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
         raise ValueError(f"there is no data set {name!r}{hint} There are {', '.join(NAMES)}.")
-    if fonts is not None and name != "glyphs":
-        raise ValueError(f"fonts are for glyphs; {name} has images of its own.")
+    if (fonts is not None or characters is not None) and name != "glyphs":
+        raise ValueError(f"fonts and characters are for glyphs; {name} has images of its own.")
     if image_size is not None:
         if kind not in ("folder", "imagenet100", "glyphs"):
             raise ValueError(

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from unhinge.data import ImageSet, augment_for, batches, imbalanced, load, num_batches, shrink, with_label_noise
+from unhinge.data.glyphs import font_faces
 from unhinge.nn.precision import widened
 from unhinge.results.json import plain
 from unhinge.results.lock import only_writer
@@ -71,7 +72,7 @@ class Material:
 
 def material_of(recipe: Recipe, data_root: str | Path | None = None) -> Material:
     """Load, shrink, thin out and mislabel, in that order."""
-    splits = load(recipe.data, data_root)
+    splits = load(recipe.data, data_root, fonts=recipe.fonts or None, characters=recipe.characters)
     train, test, kept = splits.training, splits.test, None
     if recipe.shrink > 1:
         train, test = shrink(train, recipe.shrink), shrink(test, recipe.shrink)
@@ -429,6 +430,8 @@ def _described(recipe: Recipe, material: Material) -> dict[str, Any]:
     }
     if material.kept is not None:
         about["kept"] = material.kept.tolist()
+    if recipe.data == "glyphs":
+        about["fonts"] = [str(face) for face in font_faces(recipe.fonts or None)]
     return about
 
 

@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import json
 import math
+import re
 import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -42,6 +43,8 @@ class Recipe:
     largest: int | None = None  # training images of the largest class; None: all there are
     label_noise: float = 0.0  # share of training labels replaced by another class
     augment: bool = True
+    fonts: tuple[str, ...] = ()  # of glyphs, each "PATH train|test sha256:..."; none: the embedded ones
+    characters: str | None = None  # of glyphs: ranges of code points such as "4E00-9FA5"; None: all
 
     # by what
     model: str = "convnet"
@@ -103,6 +106,8 @@ class Recipe:
             _number("radius", self.radius, 0.0, exclusive=True)
         if self.gamma is not None:
             _number("gamma", self.gamma, 0.0)
+        if (self.fonts or self.characters is not None) and self.data != "glyphs":
+            raise RecipeError(f"fonts and characters are for data glyphs, but the data are {self.data}.")
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -145,6 +150,7 @@ class Recipe:
         was, leaves its name as it was.
         """
         own = {field.name: getattr(self, field.name) for field in fields(self)}
+        own["fonts"] = tuple(re.split(r"[/\\]", font)[-1] for font in self.fonts)  # not where they lie
         changed = {field.name: own[field.name] for field in fields(self) if own[field.name] != field.default}
         return hashlib.sha256(json.dumps(changed, allow_nan=False).encode()).hexdigest()[:12]
 
@@ -173,23 +179,27 @@ class Recipe:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else f". There are: {', '.join(known)}."
                 raise RecipeError(f"a recipe has no setting {name!r}{hint}")
-        return cls(**{name: _as_float(value, known[name]) for name, value in settings.items()})
+        return cls(**{name: _as_typed(value, known[name]) for name, value in settings.items()})
 
 
 def _fits(value: object, kind: str) -> bool:
     if value is None:
         return "None" in kind
+    if isinstance(value, tuple):
+        return kind.startswith("tuple") and all(isinstance(part, str) for part in value)
     if isinstance(value, bool):
         return "bool" in kind
     if isinstance(value, int):
         return "int" in kind or "float" in kind
     if isinstance(value, float):
         return "float" in kind
-    return isinstance(value, str) and ("str" in kind or kind in ("Loss", "Head"))
+    return isinstance(value, str) and (kind.startswith("str") or kind in ("Loss", "Head"))
 
 
-def _as_float(value: Any, kind: str) -> Any:
-    """JSON writes 1.0 as 1 where it likes to; equal recipes shall be the same text."""
+def _as_typed(value: Any, kind: str) -> Any:
+    """JSON writes 1.0 as 1 where it likes to, and tuples as lists; equal recipes shall be the same text."""
+    if kind.startswith("tuple") and isinstance(value, list):
+        return tuple(value)
     if kind.startswith("float") and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
         return float(value)
     return value

@@ -10,6 +10,9 @@ The rows are kept as :math:`W = VU + \mathbf 1\omega^\top`. The first two terms 
 :math:`\omega` only, and the last one the rows of the batch in V. The sum :math:`\bar w` of the rows and their Gram
 matrix :math:`G = W^\top W`, which the loss asks for, follow in :math:`O(p^3 + Bp^2)`. Nothing depends on C.
 
+For a loss with a prior :math:`q`, :math:`-z_y + q^\top z`, the same holds with :math:`q` in the place of the ones: the
+rows are :math:`VU + q\omega^\top`, and what is kept of them is :math:`\bar w = W^\top q`.
+
 **Precision.** U, :math:`\omega`, :math:`\bar w` and G are float64 whatever the rows are. A row is rounded when it is
 stored, and the sums are changed by what was really stored: they stay those of the stored rows, for ever.
 
@@ -57,6 +60,7 @@ class FactoredRows(nn.Module):
         quadratic: Whether the loss depends on the sum of squares. If not, U is one number, there is no Gram matrix, and
             a step costs :math:`O(Bp)`.
         shards: Which rows of how many these are.
+        share: What each class counts in the sum of the logits, shape :math:`(C)`, of all processes; None: 1.
 
     Example:
         >>> store = FactoredRows(torch.eye(3), quadratic=True, shards=Shards(3))
@@ -70,17 +74,19 @@ class FactoredRows(nn.Module):
     own: Tensor  # (C, p) V, in the dtype of the rows; of a sharded head the rows of this process
     mix: Tensor  # (p, p) U, or () for a loss that is linear in the logits
     common: Tensor  # (p,) omega
-    total: Tensor  # (p,) the sum of all rows
+    total: Tensor  # (p,) the sum of all rows, each times its share
     gram: Tensor  # (p, p) the sum of w w^T, or () unused
+    share: Tensor | None  # (C,) float64; None: ones
     folds: Tensor  # () how often U was multiplied into V
 
-    def __init__(self, rows: Tensor, *, quadratic: bool, shards: Shards) -> None:
+    def __init__(self, rows: Tensor, *, quadratic: bool, shards: Shards, share: Tensor | None = None) -> None:
         super().__init__()
         dim = rows.shape[1]
         wide = torch.ones((), dtype=torch.float64, device=rows.device)
         self.quadratic = quadratic
         self.shards = shards
         self.register_buffer("own", rows)
+        self.register_buffer("share", None if share is None else share.detach().to(wide, copy=True))
         self.register_buffer("mix", wide.expand(dim).diag() if quadratic else wide.clone())
         self.register_buffer("common", wide.new_zeros(dim))
         self.register_buffer("total", wide.new_zeros(dim))
@@ -100,13 +106,12 @@ class FactoredRows(nn.Module):
 
     def rows(self, index: Tensor) -> Tensor:
         r"""The rows of the classes `index` :math:`(*)` of this process, float64, shape :math:`(*, p)`."""
-        return self._mixed(self.own[index].double(), self.mix) + self.common
+        return self._mixed(self.own[index].double(), self.mix) + self.added(index + self.shards.start)
 
     def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, Tensor]]:
         """All rows of this process in their own dtype, `size` at a time, each block with the number of its first."""
         for start in range(0, len(self.own), size):
-            block = self._mixed(self.own[start : start + size].double(), self.mix) + self.common
-            yield start, block.to(self.own.dtype)
+            yield start, self._block(start, size).to(self.own.dtype)
 
     def stored(self, labels: Tensor) -> Tensor:
         r"""The rows of V of `labels` :math:`(n)`, whoever owns them: :math:`O(Bp)` of traffic."""
@@ -120,7 +125,15 @@ class FactoredRows(nn.Module):
 
     def gathered(self, labels: Tensor) -> Tensor:
         r"""The rows of `labels` :math:`(n)`, whoever owns them, float64."""
-        return self._mixed(self.stored(labels).double(), self.mix) + self.common
+        return self._mixed(self.stored(labels).double(), self.mix) + self.added(labels)
+
+    def added(self, labels: Tensor) -> Tensor:
+        r"""What is added to the rows of `labels` :math:`(n)`: :math:`\omega` times their shares, to be broadcast."""
+        return self.common if self.share is None else self.share[labels, None] * self.common
+
+    def shares(self, labels: Tensor) -> Tensor:
+        """Of `labels`, float64."""
+        return self.total.new_ones(labels.shape) if self.share is None else self.share[labels]
 
     @torch.no_grad()
     def step(self, pull: Pull, lr: float, weight_decay: float) -> None:
@@ -144,7 +157,7 @@ class FactoredRows(nn.Module):
         gram = turn @ self.gram @ turn + _both(moved, shift) if self.quadratic else self.gram
         if self.quadratic:
             gram += self.shards.num_classes * torch.outer(shift, shift)
-        total = moved + self.shards.num_classes * shift
+        total = moved + (self.shards.num_classes if self.share is None else self.share.square().sum()) * shift
 
         mine = self.shards.mine(pull.labels)
         touched, place = torch.unique(pull.labels[mine] - self.shards.start, return_inverse=True)
@@ -154,17 +167,19 @@ class FactoredRows(nn.Module):
         after = (before + self._unmixed(pushed, mix)).to(self.own.dtype)
         self.mix.copy_(mix)
         self.common.copy_(common)
-        if self.shards.any(self._ill_conditioned(before, after, pushed)):
+        owned = touched + self.shards.start
+        rows = self._mixed(before, self.mix) + self.added(owned)
+        if self.shards.any(self._ill_conditioned(rows, after, pushed)):
             self.fold()
             before = self.own[touched].double()
             after = (before + pushed).to(self.own.dtype)
+            rows = before  # after folding V is the rows
         else:
             self.total.copy_(total)
             self.gram.copy_(gram)
         # What the rows really moved by, rounding included: so the sums never part from the rows.
         change = self._mixed(after.double() - before, self.mix)
-        rows = self._mixed(before, self.mix) + self.common
-        self.total += self.shards.sum(change.sum(0))
+        self.total += self.shards.sum(self.shares(owned) @ change)
         if self.quadratic:
             cross = rows.T @ change
             self.gram += self.shards.sum(cross + cross.T + change.T @ change)
@@ -185,12 +200,18 @@ class FactoredRows(nn.Module):
         """The sum of the rows and their Gram matrix, from the rows."""
         total, gram = torch.zeros_like(self.total), torch.zeros_like(self.gram)
         for start in range(0, len(self.own), BLOCK):
-            block = self._mixed(self.own[start : start + BLOCK].double(), self.mix) + self.common
-            total += block.sum(0)
+            block = self._block(start, BLOCK)
+            total += self.shares(torch.arange(len(block), device=block.device) + self.shards.start + start) @ block
             if self.quadratic:
                 gram += block.T @ block
         self.total.copy_(self.shards.sum(total))
         self.gram.copy_(self.shards.sum(gram))
+
+    def _block(self, start: int, size: int) -> Tensor:
+        """Some consecutive rows, float64."""
+        stored = self.own[start : start + size].double()
+        classes = torch.arange(len(stored), device=stored.device) + self.shards.start + start
+        return self._mixed(stored, self.mix) + self.added(classes)
 
     def _mixed(self, rows: Tensor, mix: Tensor) -> Tensor:
         return rows @ mix if self.quadratic else rows * mix
@@ -202,7 +223,7 @@ class FactoredRows(nn.Module):
         found, info = torch.linalg.solve_ex(mix, rows, left=False)
         return found if int(info) == 0 else torch.full_like(rows, torch.inf)
 
-    def _ill_conditioned(self, before: Tensor, after: Tensor, pushed: Tensor) -> bool:
+    def _ill_conditioned(self, rows: Tensor, after: Tensor, pushed: Tensor) -> bool:
         r"""Whether storing these rows as V would cost more digits than they can spare; see above."""
         largest = self.mix.abs().amax()
         if not bool(1 / RANGE < largest < RANGE):
@@ -211,14 +232,15 @@ class FactoredRows(nn.Module):
             return False
         digits = torch.finfo(self.own.dtype).eps
         rounded = self._mixed(after.double().abs(), self.mix.abs()).amax()
-        needed = torch.maximum((self._mixed(before, self.mix) + self.common).abs().amax(), pushed.abs().amax())
+        needed = torch.maximum(rows.abs().amax(), pushed.abs().amax())
         return not bool(rounded <= digits**-0.25 * needed)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        dtype, wide = self.own.dtype, (self.mix, self.common, self.total, self.gram)
+        dtype, wide, share = self.own.dtype, (self.mix, self.common, self.total, self.gram), self.share
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         # `.half()` is for the rows: in half precision U would change all of them.
         self.mix, self.common, self.total, self.gram = (x.to(self.own.device) for x in wide)
+        self.share = None if share is None else share.to(self.own.device)
         if self.own.dtype != dtype:
             self.recount()
         return self

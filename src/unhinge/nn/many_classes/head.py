@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from unhinge.nn.contract import check_reduction
+from unhinge.nn.contract import check_prior, check_reduction
 from unhinge.nn.many_classes.factored import FactoredRows, Pull
-from unhinge.nn.many_classes.rules import head_loss
+from unhinge.nn.many_classes.rules import head_loss, prior_loss
 from unhinge.nn.many_classes.shards import Shards
 from unhinge.nn.many_classes.shortlist import shortlist_softmax_rule
 from unhinge.nn.precision import full_precision
@@ -50,6 +50,8 @@ class ManyClassHead(nn.Module):
             since it was last seen, and they have no short form.
         bias: Whether there is a bias per class. It is decayed as the weight is, which is what SGD does to a Linear.
         gamma: Of ``"unhinged"``; ``None`` means :math:`1/(C-1)`.
+        prior: Of ``"unhinged"``: a vector :math:`q` of shape :math:`(C)` that sums to 1, such as the shares of the
+            classes; the loss is then :math:`-z_y + q^\top z`, at the same cost. It excludes `gamma`.
         slope, offset: Of ``"z"``; ``None`` means those of :class:`~unhinge.nn.ZLoss`.
         epsilon: Of ``"spherical_softmax"``; ``None`` means that of :class:`~unhinge.nn.SphericalSoftmaxLoss`.
         weight: The rows to start from, shape :math:`(C, p)`; ``None`` draws them as ``nn.Linear`` does. The bias starts
@@ -81,6 +83,7 @@ class ManyClassHead(nn.Module):
         momentum: float = 0.0,
         bias: bool = False,
         gamma: float | None = None,
+        prior: Tensor | None = None,
         slope: float | None = None,
         offset: float | None = None,
         epsilon: float | None = None,
@@ -104,7 +107,15 @@ class ManyClassHead(nn.Module):
         self.out_features = num_classes
         self.weight_decay = weight_decay
         self.with_bias = bias
-        self.loss = head_loss(loss, num_classes, gamma=gamma, slope=slope, offset=offset, epsilon=epsilon)
+        check_prior(prior, num_classes, gamma)
+        if prior is not None and loss != "unhinged":
+            raise ValueError(f'a prior is for the loss "unhinged", but the loss is {loss!r}. Leave one of them out.')
+        # With q in the place of the ones, "the sum of the logits" is q . z, and gamma is 1 beside a true logit of -1.
+        self.loss = (
+            head_loss(loss, num_classes, gamma=gamma, slope=slope, offset=offset, epsilon=epsilon)
+            if prior is None
+            else prior_loss()
+        )
         shards = Shards(num_classes, process_group)
         if weight is None:
             rows = _drawn(in_features, bias, shards, generator, device, dtype)
@@ -115,7 +126,7 @@ class ManyClassHead(nn.Module):
         else:
             rows = weight.detach()[shards.start : shards.stop].to(device=device, dtype=dtype, copy=True)
             rows = F.pad(rows, (0, 1)) if bias else rows
-        self.store = FactoredRows(rows, quadratic=self.loss.quadratic, shards=shards)
+        self.store = FactoredRows(rows, quadratic=self.loss.quadratic, shards=shards, share=prior)
         self._pending: list[Pull] = []  # of each backward pass since the last step
 
     @property
@@ -124,7 +135,7 @@ class ManyClassHead(nn.Module):
 
     @property
     def weight_sum(self) -> Tensor:
-        r"""The sum of all rows, shape :math:`(p)`, at no cost."""
+        r"""The sum of all rows, shape :math:`(p)`, at no cost; with a prior, their mean under it."""
         return self.store.total[: self.in_features].to(self.store.own.dtype)
 
     def forward(
@@ -375,17 +386,18 @@ class _Numbers(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         # Copies: a step between forward and backward may change the buffers.
         mix, common, total = store.mix.clone(), store.common.clone(), store.total.clone()
+        shares = store.shares(labels)
         turned = features @ store.gram if store.quadratic else torch.zeros_like(features)
         projected = features @ mix.T if store.quadratic else features * mix
-        logits = (stored.double() @ projected[..., None]).squeeze(-1) + (features @ common)[..., None]
-        ctx.save_for_backward(features, stored, mix, common, total, turned, labels)
+        logits = (stored.double() @ projected[..., None]).squeeze(-1) + shares * (features @ common)[..., None]
+        ctx.save_for_backward(features, stored, mix, common, total, turned, labels, shares)
         ctx.receive = receive
         return logits, features @ total, (features * turned).sum(-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *by: Tensor) -> tuple[Tensor | None, ...]:
-        features, stored, mix, common, total, turned, labels = ctx.saved_tensors
+        features, stored, mix, common, total, turned, labels, shares = ctx.saved_tensors
         by_own, by_total, by_squares = by
         if ctx.receive is not None:
             ctx.receive(labels, features, *by)
@@ -393,7 +405,7 @@ class _Numbers(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             pulled = (by_own[..., None, :] @ stored.double()).squeeze(-2)
             pulled = pulled @ mix if mix.ndim else pulled * mix
-            back = pulled + by_own.sum(-1, keepdim=True) * common
+            back = pulled + (by_own * shares).sum(-1, keepdim=True) * common
             back = back + by_total[..., None] * total + 2 * by_squares[..., None] * turned
         return back, None, None, None, None, by_own.new_zeros(())
 

@@ -15,7 +15,7 @@ from unhinge.nn.taylor_softmax import taylor_softmax_rule
 from unhinge.nn.three_numbers import Rule
 from unhinge.nn.z_loss import check_z, z_rule
 
-__all__ = ["LOSSES", "HeadLoss", "head_loss"]
+__all__ = ["LOSSES", "HeadLoss", "head_loss", "prior_loss"]
 
 LOSSES = ("unhinged", "taylor_softmax", "z", "squared", "spherical_softmax")
 OPTIONS = {"unhinged": ("gamma",), "z": ("slope", "offset"), "spherical_softmax": ("epsilon",)}
@@ -75,6 +75,21 @@ def head_loss(loss: str | Rule, num_classes: int, **options: float | None) -> He
             return HeadLoss(name, squared_rule, quadratic=True, is_probability=False)
     assert not isinstance(loss, str)
     return HeadLoss(name, loss, quadratic=True, is_probability=False)
+
+
+def prior_loss() -> HeadLoss:
+    r"""The unhinged loss with a prior, :math:`-z_y + q^\top z`, for rows that keep :math:`q^\top W` as their sum.
+
+    Example:
+        >>> prior_loss().rule(torch.tensor([2.0]), torch.tensor([0.5]), torch.tensor([9.0]), 10)
+        tensor([-1.5000])
+    """
+    return HeadLoss("unhinged", prior_rule, quadratic=False, is_probability=False)
+
+
+def prior_rule(own: Tensor, total: Tensor, squares: Tensor, num_classes: int) -> Tensor:
+    r""":math:`-z_y + q^\top z`, the second term handed in as the total."""
+    return total - own
 
 
 def unhinged_rule(own: Tensor, total: Tensor, squares: Tensor, num_classes: int, gamma: float) -> Tensor:
