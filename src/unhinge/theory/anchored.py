@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
+from unhinge.theory.keeping import kept
 from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.summary import streamed_away
 from unhinge.theory.linear.symbols import Symbol
-from unhinge.theory.numerics import CHUNK, NOISE, safe_divide, safe_sqrt
+from unhinge.theory.numerics import CHUNK, EPS, NOISE, safe_divide, safe_norm, widened
 from unhinge.theory.path import concatenated, described, in_pieces, passages, share_of
 from unhinge.theory.schedules import Schedule, steady_rate
 from unhinge.theory.state import State
-from unhinge.theory.targets import HardTargets, Targets
+from unhinge.theory.targets import HardTargets, Targets, combined
 from unhinge.theory.types import Number, Time
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class AnchoredPath:
 
     rows: Tensor  # (r, p), reduced features at the start
     pull: Tensor  # (r, p), reduced V
-    scatter: Tensor  # () float64, |H|^2 outside the modes
+    spread: Tensor  # (), |H| outside the modes
     weight: Tensor  # (C, p)
-    features: Tensor | None  # (n, p), missing after a streamed pass
+    features: Tensor | None  # (n, p), in their dtype; missing after a streamed pass
     targets: Targets | None
     counts: Tensor  # (C,)
     biases: Biases | None
@@ -61,6 +61,8 @@ class AnchoredPath:
     schedule: Schedule  # of the features
     decay: Tensor  # (), of the features
     discrete: bool
+    unit: float  # a power of two that rows, pull, weight and features were divided by; 1 unless squares would not fit
+    like: Tensor  # (0,), of the dtype and on the device of the answers
 
     def __repr__(self) -> str:
         classes, dim = self.weight.shape
@@ -74,10 +76,10 @@ class AnchoredPath:
         keep, push = self.coefficients(moments)
         zero = torch.zeros_like(keep)
         return State(
-            self._assemble(keep, push),
-            self.weight.expand(*moments.shape, *self.weight.shape),
-            None if self.biases is None else self.biases.at(moments).to(self.rows),
-            zero.to(self.rows),
+            self._assemble(keep, push, self.unit),
+            self._weight.expand(*moments.shape, *self.weight.shape),
+            None if self.biases is None else self.biases.at(moments).to(self.like),
+            zero.to(self.like),
         )
 
     def direction(self) -> State:
@@ -85,11 +87,11 @@ class AnchoredPath:
         self._check_converges()
         pulled = self._plane[0] > 0
         keep, push = torch.tensor([0.0, 1.0] if bool(pulled) else [1.0, 0.0], dtype=torch.float64)
-        features = self._assemble(keep, push)
-        norm = features.double().norm()
+        size, along, across = self._plane
+        norm = size if bool(pulled) else torch.hypot(along, across)
         if norm == 0:
             raise ValueError("features and pull are both zero: H/|H| has no limit.")
-        return State(features / norm.to(features), self.weight)
+        return State(self._assemble(keep / norm, push / norm), self._weight)
 
     def limit(self) -> State:
         r"""The limit of :math:`H`: :math:`V / \lambda_1`; an error if it diverges."""
@@ -104,18 +106,18 @@ class AnchoredPath:
             )
         zero = torch.zeros_like(decay)
         keep, push = (zero + 1, zero) if decay.item() == 0 else (zero, 1 / decay)  # the start stays, or the pull wins
-        bias = None if self.biases is None else self.biases.limit().to(self.rows)
-        return State(self._assemble(keep, push), self.weight, bias)
+        bias = None if self.biases is None else self.biases.limit().to(self.like)
+        return State(self._assemble(keep, push, self.unit), self._weight, bias)
 
     def loss(self, time: Time) -> Tensor:
         r"""Mean unhinged loss :math:`-\langle V, H\rangle - \kappa^\top b`, without the decay terms."""
         moments = self._times(time)
         size, along, _ = self._plane
         keep, push = self.coefficients(moments)
-        value = -size * (push * size + keep * along)
+        value = self.unit * (self.unit * -size * (push * size + keep * along))
         if self.biases is not None:
             value = value - self.biases.at(moments) @ self.biases.drive
-        return value.to(self.rows)
+        return value.to(self.like)
 
     @property
     def labels(self) -> Tensor:
@@ -127,30 +129,30 @@ class AnchoredPath:
     def correct(self, time: Time) -> Tensor:
         r"""Whether the largest logit of each example is its label's, :math:`(*, n)` bool; costs O(n C) per time."""
         moments, size = self._times(time), self._logits[0].numel()
-        return in_pieces(self._correct, moments, size).to(self.rows.device)
+        return in_pieces(self._correct, moments, size).to(self.like.device)
 
     def accuracy(self, time: Time) -> Tensor:
         """Share of examples whose largest logit is their label's: the mean of :meth:`correct`."""
         moments, size = self._times(time), self._logits[0].numel()
-        return share_of(self._correct, moments, size).to(self.rows)
+        return share_of(self._correct, moments, size).to(self.like)
 
     def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
-        return torch.hypot(*self._position(self._times(time))).to(self.rows)
+        return (self.unit * torch.hypot(*self._position(self._times(time)))).to(self.like)
 
     def weight_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|W\|`, a constant."""
-        norm = self.weight.double().norm().cpu()
-        return norm.expand(self._times(time).shape).to(self.rows)
+        norm = self.unit * safe_norm(self.weight, 2).cpu()
+        return norm.expand(self._times(time).shape).to(self.like)
 
     def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|H\|`."""
-        return torch.hypot(*self._position(self._times(time))).log().to(self.rows)
+        return (torch.hypot(*self._position(self._times(time))).log() + math.log(self.unit)).to(self.like)
 
     def distance(self, time: Time) -> Tensor:
         r""":math:`\| H/\|H\| - \text{direction} \|`."""
         self._check_converges()
-        return self._distance(self._times(time)).to(self.rows)
+        return self._distance(self._times(time)).to(self.like)
 
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
@@ -165,34 +167,34 @@ class AnchoredPath:
         size = self.counts.sum().double()
         within = None
         if self.features is not None and self.targets is not None:
-            apart = (self.features - self.targets.expand(self.rows)).double().cpu()
+            apart = (widened(self.features) - self.targets.expand(self.rows)).cpu()
             apart = apart if basis is None else apart @ basis
             within = apart.mT @ apart / size
         parts = []
         for piece in moments.reshape(-1).split(max(1, CHUNK // (8 * small.numel()))):
             keep, push = (part[:, None, None] for part in self.coefficients(piece))
-            spread = keep[:, 0, 0] ** 2 * self.scatter / size
+            spread = (keep[:, 0, 0] * self.spread) ** 2 / size
             cover = None if within is None else keep**2 * within
             means = (keep * rows + push * pull) / roots
             parts.append(collapse_measures(means, weight.expand(len(piece), *weight.shape), spread, cover))
-        return concatenated(parts, moments, like=self.rows)
+        return concatenated(parts, moments, like=self.like)
 
     def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|H\|`: 0, since it converges (with decay) or grows linearly (without)."""
         self._check_converges()
-        return torch.zeros((), dtype=torch.float64).to(self.rows)
+        return torch.zeros((), dtype=torch.float64).to(self.like)
 
     def rate(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :meth:`distance`, negative; 0 without feature decay, where it falls as 1 / integrated rate
         [eq: anchored-rate]."""
         self._check_converges()
-        return self._fall(lr).to(self.rows)
+        return self._fall(lr).to(self.like)
 
     def time_to(self, distance: Time) -> Tensor:
         """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never."""
         self._check_converges()
         times = passages(distance, lambda time: self._distance(self._times(time)), self._ends, self.discrete)
-        return times.to(self.rows)
+        return times.to(self.like)
 
     def plot(self, times: Time | None = None) -> Figure:
         """Distance, norms, loss and accuracy over time, as a matplotlib figure."""
@@ -215,18 +217,25 @@ class AnchoredPath:
         """The two scalars a and c of the features at checked times."""
         return self.symbol.relaxation(moments, self.schedule.peak, self.decay)
 
-    @cached_property
-    @torch.enable_grad()  # kept for later questions, so never cut from the graph by whoever asks first
+    @property
+    def scatter(self) -> Tensor:
+        """|H|^2 outside the modes."""
+        return (self.unit * self.spread) ** 2
+
+    @property
+    def _weight(self) -> Tensor:
+        return (self.unit * self.weight).to(self.like)
+
+    @kept
     def _plane(self) -> tuple[Tensor, Tensor, Tensor]:
         """|V|, the part of the start along V, and the norm of the part across."""
-        rows, pull = self.rows.double(), self.pull.double()
-        size = safe_sqrt(pull.pow(2).sum())
-        terms = self.weight.detach().double().norm() / self.counts.sum().sqrt()
-        noise = NOISE * torch.finfo(self.rows.dtype).eps * terms
+        rows, pull = self.rows, self.pull
+        size = safe_norm(pull, 2)
+        noise = NOISE * EPS * self.weight.detach().norm() / self.counts.sum().sqrt()
         size = torch.where(size > noise, size, 0.0)  # prototypes that cancel but for rounding exert no pull
         unit = pull / torch.where(size > 0, size, 1.0)
         along = torch.where(size > 0, (rows * unit).sum(), 0.0)
-        across = safe_sqrt((rows - along * unit).pow(2).sum().cpu() + self.scatter)
+        across = torch.hypot(safe_norm(rows - along * unit, 2).cpu(), self.spread.cpu())
         return size.cpu(), along.cpu(), across
 
     def _position(self, moments: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,15 +250,15 @@ class AnchoredPath:
             return torch.zeros_like(along)
         return 2 * torch.sin(torch.atan2(across.abs(), along) / 2)
 
-    @cached_property
-    @torch.no_grad()
+    @kept
     def _logits(self) -> tuple[Tensor, Tensor]:
         """The logits of the start and of the pull, (n, C) each: those of any time are two scalars times these."""
         if self.features is None or self.targets is None:
             raise streamed_away("accuracy")
-        head = (self.weight - self.weight.mean(0)).double()  # centered, as everywhere: a common part may be far larger
-        pulled = self.targets.expand(self.pull.double() @ head.mT)
-        return (self.features.double() @ head.mT).cpu(), pulled.cpu()
+        weight = self.weight.detach()
+        head = weight - weight.mean(0)  # centered, as everywhere: a common part may be far larger
+        pulled = self.targets.expand(self.pull.detach() @ head.mT)
+        return (widened(self.features.detach()) @ head.mT).cpu(), pulled.cpu()
 
     @torch.no_grad()
     def _correct(self, moments: Tensor) -> Tensor:
@@ -258,7 +267,7 @@ class AnchoredPath:
         keep, push = self.coefficients(moments)
         logits = keep[:, None, None] * start + push[:, None, None] * pulled
         if self.biases is not None:
-            logits = logits + self.biases.at(moments)[:, None]
+            logits = logits + self.biases.at(moments)[:, None] / self.unit / self.unit
         return logits.argmax(-1) == self.labels.cpu()
 
     def _fall(self, lr: Number | None) -> Tensor:
@@ -275,8 +284,8 @@ class AnchoredPath:
                 "(without momentum) for the features to settle. Lower lr or feature_decay."
             )
 
-    def _assemble(self, keep: Tensor, push: Tensor) -> Tensor:
+    def _assemble(self, keep: Tensor, push: Tensor, factor: float = 1.0) -> Tensor:
         if self.features is None or self.targets is None:
             raise streamed_away("the full state")
-        keep, push = keep.to(self.rows)[..., None, None], push.to(self.rows)[..., None, None]
-        return keep * self.features + self.targets.expand(push * self.pull)
+        keep, push = (part.to(self.pull.device)[..., None, None] for part in (keep, push))
+        return combined(self.targets, keep, self.features, push * self.pull, factor)

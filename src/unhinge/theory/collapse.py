@@ -41,17 +41,25 @@ def collapse_measures(
         {'nc1_ratio': 0.75, 'alignment': 1.0}
     """
     num_classes = means.shape[-2]
+    # All measures but the first two are ratios of lengths. Each family of rows is first divided by a power of two near
+    # its largest entry, which rounds nothing: Gram matrices hold squares, and their norm fourth powers, so beyond 1e80
+    # they would overflow and below 1e-80 vanish.
     centered = means - means.mean(-2, keepdim=True)
+    centered, unit = _of_order_one(centered)
+    weight, _ = _of_order_one(weight)
     between = centered.pow(2).sum((-2, -1)) / num_classes
-    result = {"nc1_ratio": _ratio(scatter, between)}
+    result = {"nc1_ratio": _ratio(scatter / unit / unit, between)}
     if within is not None:
+        within = within / unit[..., None, None] / unit[..., None, None]
         covariance = centered.mT @ centered / num_classes
         # The covariance of C means has rank C - 1 at most; directions that are 1e-5 of the widest carry no class.
         inverse = torch.linalg.pinv(covariance, rtol=1e-10, hermitian=True)
         result["nc1"] = (inverse * within).sum((-2, -1)) / num_classes
     for name, rows in (("features", centered), ("weight", weight)):
         norms = rows.norm(dim=-1)
-        result[f"nc2_norm_{name}"] = _ratio(norms.std(-1, unbiased=False), norms.mean(-1))
+        mean = norms.mean(-1)
+        spread = (norms - mean[..., None]).norm(dim=-1) / num_classes**0.5  # std() warns of an empty batch
+        result[f"nc2_norm_{name}"] = _ratio(spread, mean)
         units = rows / torch.where(norms > 0, norms, 1.0)[..., None]
         cosine = units @ units.mT
         off = ~torch.eye(num_classes, dtype=torch.bool, device=rows.device)
@@ -80,6 +88,14 @@ def collapse_of_state(state: State, labels: Tensor, num_classes: int) -> dict[st
     apart = features - means[labels]
     within = apart.mT @ apart / len(labels)
     return collapse_measures(means, weight, within.trace(), within)
+
+
+def _of_order_one(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows divided by a power of two near their largest entry, and that power, shape :math:`(*,)`; zeros by 1."""
+    largest = rows.detach().abs().amax((-2, -1)) if rows.numel() else rows.new_zeros(rows.shape[:-2])
+    power = torch.frexp(torch.where(largest > 0, largest, 1.0)).exponent - 1
+    unit = torch.ldexp(torch.ones_like(largest), power)
+    return rows / unit[..., None, None], unit
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ Several rooms use each of them. A function that only one room needs lives there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ __all__ = [
     "safe_norm",
     "safe_sqrt",
     "scaled",
+    "unit_of",
+    "widened",
 ]
 
 EPS = torch.finfo(torch.float64).eps
@@ -57,6 +59,34 @@ def safe_norm(x: Tensor, dims: int) -> Tensor:
     return size.reshape(size.shape[:-dims]) * safe_sqrt((x / size).pow(2).sum(axes))
 
 
+def widened(x: Tensor) -> Tensor:
+    """The same numbers in float64, on the same device where that has float64 and on the CPU where it has not.
+
+    Whatever decides is decided here: rounded to eight bits, a part that the start does have looks like rounding.
+    """
+    return x.to("cpu" if x.device.type == "mps" else x.device, torch.float64)
+
+
+def unit_of(*tensors: Tensor | None) -> float:
+    """A power of two near the largest entry, for numbers whose squares do not fit; 1 for all others.
+
+    What is linear is solved for the numbers divided by it, which rounds nothing, and multiplied back.
+
+    Example:
+        >>> unit_of(torch.tensor([3e5])), unit_of(torch.tensor([3e-200], dtype=torch.float64)) < 3e-200
+        (1.0, True)
+    """
+    largest = 0.0
+    for x in tensors:
+        if x is not None and x.numel():
+            low, high = x.detach().aminmax()  # without a copy of absolute values
+            largest = max(largest, -low.item(), high.item())
+    # Between these, squares and sums of 1e20 of them keep all their digits; half precision is always between.
+    if largest == 0 or 1e-130 < largest < 1e130 or not math.isfinite(largest):
+        return 1.0
+    return 2.0 ** (math.frexp(largest)[1] - 1)
+
+
 def safe_divide(a: Tensor, b: Tensor) -> Tensor:
     """a / b, and 0 where b is 0, for the value and for the gradient."""
     return torch.where(b == 0, 0.0, a / torch.where(b == 0, 1.0, b))
@@ -88,31 +118,79 @@ def log_abs1p(x: Tensor) -> Tensor:
     )
 
 
-def first_time_below(measured: Callable[[Tensor], Tensor], wanted: float, horizon: float, discrete: bool) -> float:
-    """The first time at which `measured` is at most `wanted`, by growing and then dividing a bracket.
+# Times looked at per doubling: neighbors are 1.1 % apart. Sums of exponentials change on scales of their own time, and
+# where two of them cross after n decades the dip is about 1/n of the time wide.
+PER_DOUBLING = 64
+AT_ONCE = 512  # times asked for in one call
+EARLIEST = 2.0**-60  # of a flow: 1e-18, before which no learning rate in use moves anything
 
-    Dips narrower than a 256th of the bracket are not seen. Infinite if `measured` is above `wanted` at the `horizon`.
+
+def first_time_below(measured: Callable[[Tensor], Tensor], wanted: float, horizon: float, discrete: bool) -> float:
+    """The first time at which `measured` is at most `wanted`; infinite if it is not up to the `horizon`.
+
+    Time is walked through from the beginning on a grid of equal ratios, every step of the first few hundred where time
+    is discrete. Where the grid shows a minimum above `wanted`, the minimum itself is searched for. So a dip is missed
+    only if it is narrower than a hundredth of its time and leaves no minimum on the grid.
     """
-    start = torch.zeros((), dtype=torch.float64)
-    if measured(start) <= wanted:
+    if measured(torch.zeros((), dtype=torch.float64)) <= wanted:
         return 0.0
-    low, high = 0.0, 1.0
-    while measured(torch.tensor(min(high, horizon), dtype=torch.float64)) > wanted:
-        if high >= horizon:
-            return math.inf
-        high *= 16
-    high = min(high, horizon)
-    # Each round divides the bracket by 256, so seven reach the last of 53 bits; forty cover a start at 1e300 as well.
-    for _ in range(40):
+    tail: list[tuple[float, float]] = []  # the last two times of the piece before, and what was measured there
+    for times in _grid(horizon, discrete):
+        values = measured(times)
+        below = (values <= wanted).nonzero().flatten()
+        stop = int(below[0]) if len(below) else len(times)
+        points = tail + list(zip(times[: stop + 1].tolist(), values[: stop + 1].tolist(), strict=True))
+        for (low, a), (_, b), (high, c) in zip(points, points[1:], points[2:], strict=False):
+            # A parabola through the three points falls short of this by far; on a flat stretch rounding makes minima.
+            if b <= a and b <= c and 0 < b - wanted <= 8 * (max(a, c) - b):
+                dip = _refined(measured, wanted, low, high, discrete)
+                if dip is not None:
+                    return dip
+        if len(below):
+            low = points[-2][0] if len(points) > 1 else 0.0
+            found = _refined(measured, wanted, low, points[-1][0], discrete)
+            return points[-1][0] if found is None else found
+        tail = points[-2:]
+    return math.inf
+
+
+def _grid(horizon: float, discrete: bool) -> Iterator[Tensor]:
+    """Times from the beginning to the horizon, in pieces."""
+    if discrete:
+        first = torch.arange(1, min(AT_ONCE, int(horizon)) + 1, dtype=torch.float64)
+        yield first
+        start = float(AT_ONCE)
+    else:
+        start = min(EARLIEST, horizon)
+        yield torch.tensor([start], dtype=torch.float64)
+    while start < horizon:
+        powers = torch.arange(1, AT_ONCE + 1, dtype=torch.float64) / PER_DOUBLING
+        times = (start * torch.exp2(powers)).clamp(max=horizon)
+        start = times[-1].item()
+        yield (times.round() if discrete else times).unique()
+
+
+def _refined(
+    measured: Callable[[Tensor], Tensor], wanted: float, low: float, high: float, discrete: bool
+) -> float | None:
+    """The first time in (low, high] at which `measured` is at most `wanted`, to the last digit; None if there is none.
+
+    A grid inside; around its first entry below, or around its smallest as long as none is, another one.
+    """
+    for _ in range(40):  # each divides the bracket by 128 or more: seven reach the last of 53 bits
         grid = torch.linspace(low, high, 257, dtype=torch.float64)
         if discrete:
             grid = grid.round().unique()
-        below = measured(grid) <= wanted
-        first = int(below.double().argmax())
-        low, high = grid[max(first - 1, 0)].item(), grid[first].item()
-        if (discrete and high - low <= 1) or high - low <= 4e-16 * high:
-            break
-    return high
+        values = measured(grid)
+        below = (values <= wanted).nonzero().flatten()
+        place = int(below[0]) if len(below) else int(values.argmin())
+        if len(below) and place == 0:
+            return low
+        before, after = max(place - 1, 0), place if len(below) else min(place + 1, len(grid) - 1)
+        low, high = grid[before].item(), grid[after].item()
+        if (discrete and high - low <= (1 if len(below) else 2)) or high - low <= 4e-16 * high:
+            return high if len(below) else None
+    return high if len(below) else None
 
 
 def differentiable_time(measured: Callable[[Tensor], Tensor], time: float) -> Tensor:

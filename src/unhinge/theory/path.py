@@ -144,14 +144,15 @@ def share_of(correct: Callable[[Tensor], Tensor], moments: Tensor, size: int) ->
 
 def concatenated(parts: list[dict[str, Tensor]], moments: Tensor, like: Tensor) -> dict[str, Tensor]:
     """Measures of several pieces of the times, each (m,), as measures of all of them, in the dtype of `like`."""
-    keys = parts[0].keys() if parts else ()
-    return {key: torch.cat([part[key] for part in parts]).reshape(moments.shape).to(like) for key in keys}
+    return {key: torch.cat([part[key] for part in parts]).reshape(moments.shape).to(like) for key in parts[0]}
 
 
 def collapse_of_states(path: Path, moments: Tensor, labels: Tensor, num_classes: int) -> list[dict[str, Tensor]]:
     """Measures of one state after the other, where a path knows no shorter way: each example may differ."""
-    measures = [collapse_of_state(path.at(moment), labels, num_classes) for moment in moments.reshape(-1)]
-    return [{key: value[None] for key, value in measure.items()} for measure in measures]
+    asked = moments.reshape(-1)
+    some = asked if len(asked) else torch.zeros(1, dtype=asked.dtype)  # no times have measures too, of shape (0,)
+    measures = [collapse_of_state(path.at(moment), labels, num_classes) for moment in some]
+    return [{key: value[None][: len(asked)] for key, value in measure.items()} for measure in measures]
 
 
 # ---- first passages --------------------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ def first_time(
     """The first time at which `measured` is at most `wanted`, with its gradient where time is continuous."""
     with torch.no_grad():
         time = first_time_below(measured, wanted, horizon, discrete)
-    if not differentiable or discrete or not math.isfinite(time) or time == 0:
+    if not differentiable or not torch.is_grad_enabled() or discrete or not math.isfinite(time) or time == 0:
         return torch.tensor(time, dtype=torch.float64)
     return differentiable_time(measured, time)
 

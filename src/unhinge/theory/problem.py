@@ -8,12 +8,13 @@ r"""The layer-peeled model: features and classifier as free variables under the 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from unhinge.theory.anchored import AnchoredPath
+from unhinge.theory.keeping import durable
 from unhinge.theory.kernel.path import KernelPath, solve_kernel
 from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.blocks import Rates
@@ -29,7 +30,7 @@ from unhinge.theory.linear.summary import Summary
 from unhinge.theory.linear.symbols import DescentSymbol, FlowSymbol, Symbol
 from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import Schedule, rate_pair
-from unhinge.theory.targets import Targets, as_targets
+from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.types import Kernel, Labels, Matrix, Number, Rate, Vector
 from unhinge.theory.validation import scalar
 
@@ -83,7 +84,7 @@ class LayerPeeled:
         prior: Vector | str | None = None,
     ) -> None:
         targets = as_targets(target, num_classes)
-        self._set(targets, targets, gamma, feature_decay, weight_decay, class_weight, prior)
+        self._set(targets, gamma, feature_decay, weight_decay, class_weight, prior)
 
     @classmethod
     def from_summary(
@@ -98,20 +99,22 @@ class LayerPeeled:
         """The problem of a streamed data set: pass the same :func:`~unhinge.theory.summarize` result as `features` to
         :meth:`flow`, :meth:`descent` or :meth:`anchored`."""
         problem = cls.__new__(cls)
-        problem._set(None, summary, gamma, feature_decay, weight_decay, class_weight, prior)
+        problem._set(summary, gamma, feature_decay, weight_decay, class_weight, prior)
         return problem
 
-    def _set(
+    def _set(self, *given: Any) -> None:
+        vars(self).update(vars(durable(LayerPeeled._solved, LayerPeeled.__new__(LayerPeeled), *given)))
+
+    def _solved(
         self,
-        targets: Targets | None,
         source: Targets | Summary,
         gamma: Number | None,
         feature_decay: Number,
         weight_decay: Number,
         class_weight: Vector | str | None,
         prior: Vector | str | None,
-    ) -> None:
-        self.targets = targets
+    ) -> LayerPeeled:
+        self.targets = source if isinstance(source, HardTargets | SoftTargets) else None
         self.num_classes = source.num_classes
         self.gamma = scalar("gamma", 1 / (self.num_classes - 1) if gamma is None else gamma)
         self.feature_decay = scalar("feature_decay", feature_decay)
@@ -122,6 +125,7 @@ class LayerPeeled:
         self.prior = pull.prior  # (C,), or None
         self.spectrum: Spectrum = pull.spectrum
         self.bias_drive = pull.bias_drive  # (C,), kappa
+        return self
 
     def __repr__(self) -> str:
         hard = isinstance(self.spectrum, HardSpectrum | PriorSpectrum)
@@ -223,10 +227,17 @@ class LayerPeeled:
                 Proportional pairs, for example ``(2 * schedule, schedule)``, are solved in closed form at any time;
                 others through small ODEs.
         """
+        return durable(LayerPeeled._flow, self, features, weight, bias, rate_pair(lr))
+
+    def _flow(
+        self,
+        features: Matrix | Summary,
+        weight: Matrix,
+        bias: Vector | None,
+        schedules: tuple[Schedule, Schedule],
+    ) -> LinearPath:
         start = self._start(self._reduce(features, weight, bias))
-        schedules = rate_pair(lr)
-        rates, eps = self._rates(schedules), torch.finfo(start.x.dtype).eps
-        propagator = flow_propagator(self.spectrum, rates, schedules, start.factor, eps)
+        propagator = flow_propagator(self.spectrum, self._rates(schedules), schedules, start.factor)
         return self._path(start, propagator, schedules[1], FlowSymbol(schedules[1].shape), discrete=False)
 
     def descent(
@@ -247,10 +258,18 @@ class LayerPeeled:
         the decay multiplies the variables by :math:`1 - \eta\lambda` instead of entering the gradient.
         """
         options = _check_momentum(momentum, dampening, nesterov, decoupled)
+        return durable(LayerPeeled._descent, self, features, weight, bias, rate_pair(lr), options)
+
+    def _descent(
+        self,
+        features: Matrix | Summary,
+        weight: Matrix,
+        bias: Vector | None,
+        schedules: tuple[Schedule, Schedule],
+        options: Momentum,
+    ) -> LinearPath:
         start = self._start(self._reduce(features, weight, bias))
-        schedules = rate_pair(lr)
-        rates, eps = self._rates(schedules), torch.finfo(start.x.dtype).eps
-        propagator = descent_propagator(self.spectrum, rates, schedules, options, start.factor, eps)
+        propagator = descent_propagator(self.spectrum, self._rates(schedules), schedules, options, start.factor)
         symbol = _descent_symbol(schedules[1], self.weight_decay, options)
         return self._path(start, propagator, schedules[1], symbol, discrete=True)
 
@@ -261,9 +280,7 @@ class LayerPeeled:
 
         Biases, if given, are still trained, at the second rate of a pair `lr`; ``lr=(0.1, 0.0)`` holds them fixed too.
         """
-        schedules = rate_pair(lr)
-        symbols = FlowSymbol(schedules[0].shape), FlowSymbol(schedules[1].shape)
-        return self._anchored(features, weight, bias, schedules, symbols, discrete=False)
+        return durable(LayerPeeled._anchored, self, features, weight, bias, rate_pair(lr), None)
 
     def anchored_descent(
         self,
@@ -279,12 +296,7 @@ class LayerPeeled:
         """The iterates of ``torch.optim.SGD`` on the features (and biases) with the prototypes fixed
         [eq: anchored]."""
         options = _check_momentum(momentum, dampening, nesterov, decoupled)
-        schedules = rate_pair(lr)
-        symbols = (
-            _descent_symbol(schedules[0], self.feature_decay, options),
-            _descent_symbol(schedules[1], self.weight_decay, options),
-        )
-        return self._anchored(features, weight, bias, schedules, symbols, discrete=True)
+        return durable(LayerPeeled._anchored, self, features, weight, bias, rate_pair(lr), options)
 
     def kernel_flow(
         self, features: Matrix, weight: Matrix, kernel: Kernel, lr: Rate = 0.1, bias: Vector | None = None
@@ -314,8 +326,20 @@ class LayerPeeled:
             >>> problem.kernel_flow(features, weight, shared).growth()  # nothing that tells the classes apart can move
             tensor(0., dtype=torch.float64)
         """
+        return durable(LayerPeeled._kernel_flow, self, features, weight, kernel, rate_pair(lr), bias)
+
+    def _kernel_flow(
+        self,
+        features: Matrix,
+        weight: Matrix,
+        kernel: Kernel,
+        schedules: tuple[Schedule, Schedule],
+        bias: Vector | None,
+    ) -> KernelPath:
         decays = self.feature_decay, self.weight_decay
-        return solve_kernel(self.targets, self.spectrum, self.bias_drive, decays, features, weight, kernel, lr, bias)
+        return solve_kernel(
+            self.targets, self.spectrum, self.bias_drive, decays, features, weight, kernel, schedules, bias
+        )
 
     # ---- assembly ----------------------------------------------------------------------------------------------------
 
@@ -332,13 +356,15 @@ class LayerPeeled:
             x=x,
             y=y,
             group=self.spectrum.group,
-            scatter=reduced.scatter,
+            spread=reduced.spread,
             aside=self.spectrum.untouched(reduced.weight),
             weight=reduced.weight,
             bias=reduced.bias,
             features=reduced.features,
             targets=self.targets if reduced.features is not None else None,
             counts=self.counts,
+            unit=reduced.unit,
+            like=reduced.like,
         )
 
     def _biases(self, start: Tensor | None, schedule: Schedule, symbol: Symbol) -> Biases | None:
@@ -358,9 +384,14 @@ class LayerPeeled:
         weight: Matrix,
         bias: Vector | None,
         schedules: tuple[Schedule, Schedule],
-        symbols: tuple[Symbol, Symbol],
-        discrete: bool,
+        options: Momentum | None,
     ) -> AnchoredPath:
+        """Descent with these options, or flow."""
+        decays = self.feature_decay, self.weight_decay
+        symbols = [
+            FlowSymbol(schedule.shape) if options is None else _descent_symbol(schedule, decay, options)
+            for schedule, decay in zip(schedules, decays, strict=True)
+        ]
         reduced = self._reduce(features, weight, bias)
         y = self.spectrum.analyze(reduced.rows, reduced.weight)[1]
         sigma = self.spectrum.sigma[self.spectrum.group].to(y)[:, None]
@@ -368,7 +399,7 @@ class LayerPeeled:
         return AnchoredPath(
             rows=reduced.rows,
             pull=pull,
-            scatter=reduced.scatter,
+            spread=reduced.spread,
             weight=reduced.weight,
             features=reduced.features,
             targets=self.targets if reduced.features is not None else None,
@@ -377,7 +408,9 @@ class LayerPeeled:
             symbol=symbols[0],
             schedule=schedules[0],
             decay=self.feature_decay,
-            discrete=discrete,
+            discrete=options is not None,
+            unit=reduced.unit,
+            like=reduced.like,
         )
 
 

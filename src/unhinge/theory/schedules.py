@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unhinge.theory.keeping import durable
 from unhinge.theory.types import Number, OneRate, Rate, Time
 from unhinge.theory.validation import as_tensor, scalar
 
@@ -29,6 +30,7 @@ __all__ = [
     "exponential",
     "piecewise",
     "as_schedule",
+    "needs_gradient",
     "rate_pair",
     "steady_rate",
     "step",
@@ -39,21 +41,64 @@ NEGLIGIBLE = 1e-20  # a rate below this fraction of its peak moves nothing in fl
 
 
 class Shape(Protocol):
-    """A schedule of peak 1: its value, its integral from 0, and the time from which it stays at `floor`."""
+    """A schedule of peak 1: its value, its integral from 0, and what it settles on.
+
+    The numbers a shape is made of are tensors and keep their gradients: `value`, `integral`, `edges` and `final` are
+    differentiable in them. `breaks`, `settles`, `floor` and `highest` are plain floats, for deciding what to do.
+    """
 
     def value(self, time: Tensor) -> Tensor: ...
     def integral(self, time: Tensor) -> Tensor: ...
     @property
-    def breaks(self) -> tuple[float, ...]: ...  # where value() or a derivative jumps
+    def parameters(self) -> tuple[Tensor, ...]: ...  # all that gradients may be asked for
+    @property
+    def edges(self) -> tuple[Tensor, ...]: ...  # where value() or a derivative jumps
+    @property
+    def breaks(self) -> tuple[float, ...]: ...  # the same as numbers
     @property
     def settles(self) -> float: ...  # from when on value() is constant; inf if that is not known
     @property
-    def floor(self) -> float: ...  # the value from then on
+    def final(self) -> Tensor: ...  # the value from then on, (); NaN if that is not known
+    @property
+    def floor(self) -> float: ...  # the same as a number
     @property
     def highest(self) -> float: ...  # no value is above this
 
 
-@dataclass(frozen=True)
+def same_shape(a: Shape, b: Shape) -> bool:
+    """Whether two shapes agree at all times, and in all derivatives.
+
+    Equal numbers are not enough where a gradient is asked for: two tensors of one value can be moved apart, so they
+    must be one tensor.
+    """
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, FromCallable) or isinstance(b, FromCallable):
+        return isinstance(a, FromCallable) and isinstance(b, FromCallable) and a.function == b.function
+    if isinstance(a, Warmup) and isinstance(b, Warmup) and not same_shape(a.after, b.after):
+        return False
+    ours, theirs = a.parameters, b.parameters
+    return len(ours) == len(theirs) and all(
+        x is y or (x.item() == y.item() and not x.requires_grad and not y.requires_grad)
+        for x, y in zip(ours, theirs, strict=True)
+    )
+
+
+def needs_gradient(shape: Shape) -> bool:
+    """Whether anything that a shape is made of, or that its function closes over, carries a gradient."""
+    start = shape.value(torch.zeros(1, dtype=torch.float64))
+    return start.requires_grad or any(parameter.requires_grad for parameter in shape.parameters)
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def _plain(numbers: tuple[Tensor, ...]) -> tuple[float, ...]:
+    return tuple(number.item() for number in numbers)
+
+
+@dataclass(frozen=True, eq=False)
 class Constant:
     def value(self, time: Tensor) -> Tensor:
         return torch.ones_like(time)
@@ -61,135 +106,208 @@ class Constant:
     def integral(self, time: Tensor) -> Tensor:
         return time
 
+    parameters: ClassVar[tuple[Tensor, ...]] = ()
+    edges: ClassVar[tuple[Tensor, ...]] = ()
     breaks = ()
     settles = 0.0
     floor = 1.0
     highest = 1.0
 
+    @property
+    def final(self) -> Tensor:
+        return _number(1.0)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Cosine:
-    total: float
-    floor: float
+    total: Tensor  # ()
+    end: Tensor  # (), the value from `total` on
 
     def value(self, time: Tensor) -> Tensor:
-        angle = math.pi * time.clamp(max=self.total) / self.total
-        return self.floor + (1 - self.floor) * (1 + torch.cos(angle)) / 2
+        angle = math.pi * torch.minimum(time, self.total) / self.total
+        return self.end + (1 - self.end) * (1 + torch.cos(angle)) / 2
 
     def integral(self, time: Tensor) -> Tensor:
-        inside = time.clamp(max=self.total)
+        inside = torch.minimum(time, self.total)
         swing = self.total / math.pi * torch.sin(math.pi * inside / self.total)
         wave = torch.where(time < self.total, inside + swing, self.total)
-        return self.floor * time + (1 - self.floor) / 2 * wave
+        return self.end * time + (1 - self.end) / 2 * wave
 
     @property
-    def breaks(self) -> tuple[float, ...]:
+    def parameters(self) -> tuple[Tensor, ...]:
+        return self.total, self.end
+
+    @property
+    def edges(self) -> tuple[Tensor, ...]:
         return (self.total,)
 
     @property
+    def breaks(self) -> tuple[float, ...]:
+        return _plain(self.edges)
+
+    @property
     def settles(self) -> float:
-        return self.total
+        return self.total.item()
+
+    @property
+    def final(self) -> Tensor:
+        return self.end
+
+    @property
+    def floor(self) -> float:
+        return self.final.item()
 
     @property
     def highest(self) -> float:
-        return max(1.0, self.floor)
+        return max(1.0, self.end.item())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Geometric:
     """Multiplied by `factor` once every `every`."""
 
-    every: float
-    factor: float
+    every: Tensor  # ()
+    factor: Tensor  # ()
 
     def value(self, time: Tensor) -> Tensor:
-        return self.factor ** torch.floor(time / self.every)
+        return self.factor ** torch.floor(time / self.every).detach()
 
     def integral(self, time: Tensor) -> Tensor:
-        stage = torch.floor(time / self.every)
+        stage = torch.floor(time / self.every).detach()
         height = self.factor**stage
-        if self.factor == 1:
-            return time
-        return self.every * (1 - height) / (1 - self.factor) + height * (time - stage * self.every)
+        gap = 1 - self.factor
+        # the sum of factor^j over j < stage; at a factor of 1, which only one with a gradient can have here, the
+        # quotient is its own first two terms
+        terms = torch.where(
+            gap == 0, stage - gap * stage * (stage - 1) / 2, (1 - height) / torch.where(gap == 0, 1.0, gap)
+        )
+        return self.every * terms + height * (time - stage * self.every)
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        return self.every, self.factor
+
+    @property
+    def edges(self) -> tuple[Tensor, ...]:
+        settles = self.settles
+        stages = math.ceil(settles / self.every.item()) if math.isfinite(settles) else 0
+        return tuple(k * self.every for k in range(1, stages + 1))
 
     @property
     def breaks(self) -> tuple[float, ...]:
-        stages = math.ceil(self.settles / self.every) if math.isfinite(self.settles) else 0
-        return tuple(self.every * k for k in range(1, stages + 1))
+        return _plain(self.edges)
 
     @property
     def settles(self) -> float:
-        if self.factor == 0:
-            return self.every
-        return self.every * math.ceil(math.log(NEGLIGIBLE) / math.log(self.factor))
+        every, factor = self.every.item(), self.factor.item()
+        if factor in (0, 1):
+            return every if factor == 0 else math.inf
+        return every * math.ceil(math.log(NEGLIGIBLE) / math.log(factor))
 
-    floor = 0.0
+    @property
+    def final(self) -> Tensor:
+        return _number(math.nan if self.factor.item() == 1 else 0.0)
+
+    @property
+    def floor(self) -> float:
+        return self.final.item()
+
     highest = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exponential:
-    decay: float
+    decay: Tensor  # ()
 
     def value(self, time: Tensor) -> Tensor:
-        return torch.exp(math.log(self.decay) * time)
+        return torch.exp(self.decay.log() * time)
 
     def integral(self, time: Tensor) -> Tensor:
-        speed = math.log(self.decay)
-        return torch.expm1(speed * time) / speed
+        # (e^{ct} - 1) / c, regular at c = 0
+        speed = self.decay.log() * time
+        small = speed.abs() < 1e-5
+        safe = torch.where(small, 1.0, speed)
+        return time * torch.where(small, 1 + speed / 2 * (1 + speed / 3), torch.expm1(safe) / safe)
 
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (self.decay,)
+
+    edges: ClassVar[tuple[Tensor, ...]] = ()
     breaks = ()
 
     @property
     def settles(self) -> float:
-        return math.log(NEGLIGIBLE) / math.log(self.decay)
-
-    floor = 0.0
-    highest = 1.0
-
-
-@dataclass(frozen=True)
-class Piecewise:
-    """`values[i]` from `boundaries[i - 1]` on."""
-
-    boundaries: tuple[float, ...]
-    values: tuple[float, ...]
-
-    def _stage(self, time: Tensor) -> Tensor:
-        return torch.bucketize(time.detach(), time.new_tensor(self.boundaries), right=True)
-
-    def value(self, time: Tensor) -> Tensor:
-        return time.new_tensor(self.values)[self._stage(time)]
-
-    def integral(self, time: Tensor) -> Tensor:
-        starts = np.concatenate([[0.0], self.boundaries])
-        area = np.concatenate([[0.0], np.cumsum(np.diff(starts) * np.array(self.values[:-1]))])
-        stage = self._stage(time)
-        return time.new_tensor(area)[stage] + self.value(time) * (time - time.new_tensor(starts)[stage])
+        decay = self.decay.item()
+        return math.inf if decay == 1 else math.log(NEGLIGIBLE) / math.log(decay)
 
     @property
-    def breaks(self) -> tuple[float, ...]:
-        return self.boundaries
-
-    @property
-    def settles(self) -> float:
-        return self.boundaries[-1] if self.boundaries else 0.0
+    def final(self) -> Tensor:
+        return _number(math.nan if self.decay.item() == 1 else 0.0)
 
     @property
     def floor(self) -> float:
+        return self.final.item()
+
+    highest = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Piecewise:
+    """`values[i]` from `boundaries[i - 1]` on."""
+
+    boundaries: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    def _stage(self, time: Tensor) -> Tensor:
+        edges = time.new_tensor([edge.item() for edge in self.boundaries])
+        return torch.bucketize(time.detach().contiguous(), edges, right=True)
+
+    def value(self, time: Tensor) -> Tensor:
+        return torch.stack(self.values).to(time)[self._stage(time)]
+
+    def integral(self, time: Tensor) -> Tensor:
+        starts = torch.stack([_number(0.0), *self.boundaries]).to(time)
+        heights = torch.stack(self.values).to(time)
+        area = torch.cat([starts[:1], torch.cumsum(torch.diff(starts) * heights[:-1], 0)])
+        stage = self._stage(time)
+        return area[stage] + heights[stage] * (time - starts[stage])
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        return *self.boundaries, *self.values
+
+    @property
+    def edges(self) -> tuple[Tensor, ...]:
+        return self.boundaries
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return _plain(self.edges)
+
+    @property
+    def settles(self) -> float:
+        return self.boundaries[-1].item() if self.boundaries else 0.0
+
+    @property
+    def final(self) -> Tensor:
         return self.values[-1]
 
     @property
+    def floor(self) -> float:
+        return self.final.item()
+
+    @property
     def highest(self) -> float:
-        return max(self.values)
+        return max(value.item() for value in self.values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Warmup:
     """A straight line from `start` to the peak of `after` during `duration`, then `after` from its beginning."""
 
-    duration: float
-    start: float
+    duration: Tensor  # ()
+    start: Tensor  # ()
     after: Shape
 
     def value(self, time: Tensor) -> Tensor:
@@ -198,30 +316,46 @@ class Warmup:
         return torch.where(time < self.duration, ramp, later)
 
     def integral(self, time: Tensor) -> Tensor:
-        inside = time.clamp(max=self.duration)
+        inside = torch.minimum(time, self.duration)
         ramp = self.start * inside + (1 - self.start) * inside**2 / (2 * self.duration)
         return ramp + self.after.integral((time - self.duration).clamp(min=0))
 
     @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        return self.duration, self.start, *self.after.parameters
+
+    @property
+    def edges(self) -> tuple[Tensor, ...]:
+        return self.duration, *(self.duration + edge for edge in self.after.edges)
+
+    @property
     def breaks(self) -> tuple[float, ...]:
-        return (self.duration, *(self.duration + at for at in self.after.breaks))
+        return _plain(self.edges)
 
     @property
     def settles(self) -> float:
-        return self.duration + self.after.settles
+        return self.duration.item() + self.after.settles
+
+    @property
+    def final(self) -> Tensor:
+        return self.after.final
 
     @property
     def floor(self) -> float:
-        return self.after.floor
+        return self.final.item()
 
     @property
     def highest(self) -> float:
-        return max(1.0, self.start, self.after.highest)
+        return max(1.0, self.start.item(), self.after.highest)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FromCallable:
-    """Any function of time; its integral by adaptive quadrature, differentiable in what `function` closes over."""
+    """Any function of time; its integral by adaptive quadrature, differentiable in what `function` closes over.
+
+    Quadrature looks at 48 points of a panel before it believes it: a spike that is narrower than a hundredth of the
+    time asked for, between two of them, is not seen. Give the times where such a rate jumps as piecewise() instead.
+    """
 
     function: Callable[..., Any]
 
@@ -230,10 +364,12 @@ class FromCallable:
             value = torch.as_tensor(self.function(time), dtype=time.dtype)
             value = value.expand(time.shape)
         except (TypeError, ValueError, RuntimeError):  # a function of plain floats, such as math.cos
-            plain = [float(self.function(moment)) for moment in time.detach().flatten().tolist()]
-            value = time.new_tensor(plain).reshape(time.shape)
-        if not torch.isfinite(value).all() or (value < 0).any():
-            worst = value[~(torch.isfinite(value) & (value >= 0))].flatten()[0].item()
+            each = [self.function(moment) for moment in time.detach().flatten().tolist()]
+            each = [torch.as_tensor(value, dtype=time.dtype).reshape(()) for value in each]
+            value = torch.stack(each).reshape(time.shape) if each else torch.zeros_like(time)
+        plain = value.detach()
+        if not torch.isfinite(plain).all() or (plain < 0).any():
+            worst = plain[~(torch.isfinite(plain) & (plain >= 0))].flatten()[0].item()
             raise ValueError(
                 f"the learning-rate function returned {worst}; it must be finite and not negative "
                 "at every time asked for, including t = 0."
@@ -244,12 +380,21 @@ class FromCallable:
         moments, back = torch.unique(time.detach(), return_inverse=True)
         edges = torch.cat([moments.new_zeros(1), moments])
         pieces = integrate(self.value, edges[:-1], edges[1:])
-        return torch.cumsum(pieces, 0)[back].reshape(time.shape)
+        total = torch.cumsum(pieces, 0)[back].reshape(time.shape)
+        if time.requires_grad:  # the quadrature knows nothing of it; the slope of an integral is the function
+            total = total + self.value(time.detach()) * (time - time.detach())
+        return total
 
+    parameters: ClassVar[tuple[Tensor, ...]] = ()
+    edges: ClassVar[tuple[Tensor, ...]] = ()
     breaks = ()
     settles = math.inf
     floor = math.nan
     highest = math.inf
+
+    @property
+    def final(self) -> Tensor:
+        return _number(math.nan)
 
 
 def integrate(function: Callable[[Tensor], Tensor], left: Tensor, right: Tensor) -> Tensor:
@@ -301,13 +446,17 @@ class Schedule:
         return self.peak * self.shape.integral(_as_times(time))
 
     def __mul__(self, factor: Number) -> Schedule:
-        return Schedule(self.peak * scalar("the factor of a schedule", factor), self.shape)
+        return durable(_multiplied, self, scalar("the factor of a schedule", factor))
 
     __rmul__ = __mul__
 
     def proportional_to(self, other: Schedule) -> bool:
         """Whether the two differ only by a constant factor."""
-        return self.shape == other.shape
+        return same_shape(self.shape, other.shape)
+
+
+def _multiplied(schedule: Schedule, factor: Tensor) -> Schedule:
+    return Schedule(schedule.peak * factor, schedule.shape)
 
 
 def _as_times(time: Time) -> Tensor:
@@ -328,11 +477,7 @@ def steady_rate(schedule: Schedule, lr: Number | None = None) -> Tensor:
             "the schedule does not end with a constant positive rate, so there is no exponent per unit of time. "
             "Pass one: growth(lr=...), rate(lr=...); lr=1 gives exponents per unit of the integrated rate."
         )
-    return schedule.peak * schedule.shape.floor
-
-
-def _duration(name: str, value: float) -> float:
-    return scalar(name, value, positive=True).item()
+    return schedule.peak * schedule.shape.final
 
 
 def constant(lr: Number) -> Schedule:
@@ -345,51 +490,59 @@ def constant(lr: Number) -> Schedule:
     return Schedule(scalar("lr", lr), Constant())
 
 
-def cosine(lr: Number, total: float, end: float = 0.0) -> Schedule:
+def cosine(lr: Number, total: Number, end: Number = 0.0) -> Schedule:
     r"""From `lr` to `end` along half a cosine during `total`, and `end` from then on: ``CosineAnnealingLR``.
 
     Example:
         >>> cosine(0.1, total=100, end=0.02)([0.0, 50.0, 1000.0])
         tensor([0.1000, 0.0600, 0.0200], dtype=torch.float64)
     """
-    peak = scalar("lr", lr)
-    if end == 0:
-        return Schedule(peak, Cosine(_duration("total", total), 0.0))
-    share = scalar("end", end).item() / scalar("lr", peak, positive=True).item()
-    return Schedule(peak, Cosine(_duration("total", total), share))
+    peak, duration, last = scalar("lr", lr), scalar("total", total, positive=True), scalar("end", end)
+    if last.item() == 0 and not last.requires_grad:
+        return Schedule(peak, Cosine(duration, last))
+    scalar("lr", peak, positive=True)  # a multiple of the peak needs one
+    return durable(_cosine, peak, duration, last)
 
 
-def step(lr: Number, every: float | Sequence[float], factor: float = 0.1) -> Schedule:
+def _cosine(peak: Tensor, total: Tensor, end: Tensor) -> Schedule:
+    return Schedule(peak, Cosine(total, end / peak))
+
+
+def step(lr: Number, every: Number | Sequence[Number], factor: Number = 0.1) -> Schedule:
     """Multiplied by `factor` each `every`, or at each time of a list: ``StepLR`` and ``MultiStepLR``.
 
     Example:
         >>> step(1.0, every=10)([9, 10, 25]), step(1.0, every=[10, 15], factor=0.5)([9, 10, 25])
         (tensor([1.0000, 0.1000, 0.0100], dtype=torch.float64), tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64))
     """
-    fall = scalar("factor", factor).item()
+    peak, fall = scalar("lr", lr), scalar("factor", factor)
     if isinstance(every, Sequence):
-        values = [fall**k for k in range(len(every) + 1)]
-        return Schedule(scalar("lr", lr), Piecewise(_increasing(every), tuple(values)))
-    if fall > 1:
-        raise ValueError(f"a step schedule without end needs factor <= 1, got {fall}; list its times.")
-    shape = Constant() if fall == 1 else Geometric(_duration("every", every), fall)
-    return Schedule(scalar("lr", lr), shape)
+        return durable(_staircase, peak, _increasing(every), fall)
+    if fall.item() > 1:
+        raise ValueError(f"a step schedule without end needs factor <= 1, got {fall.item()}; list its times.")
+    level = fall.item() == 1 and not fall.requires_grad
+    return Schedule(peak, Constant() if level else Geometric(scalar("every", every, positive=True), fall))
 
 
-def exponential(lr: Number, decay: float) -> Schedule:
+def _staircase(peak: Tensor, boundaries: tuple[Tensor, ...], factor: Tensor) -> Schedule:
+    return Schedule(peak, Piecewise(boundaries, tuple(factor**k for k in range(len(boundaries) + 1))))
+
+
+def exponential(lr: Number, decay: Number) -> Schedule:
     r"""`lr` times `decay` to the power t: ``ExponentialLR``.
 
     Example:
         >>> exponential(1.0, decay=0.5)([0, 1, 2])
         tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64)
     """
-    fall = scalar("decay", decay, positive=True).item()
-    if fall > 1:
-        raise ValueError(f"an exponential schedule needs decay <= 1, got {fall}.")
-    return Schedule(scalar("lr", lr), Constant() if fall == 1 else Exponential(fall))
+    fall = scalar("decay", decay, positive=True)
+    if fall.item() > 1:
+        raise ValueError(f"an exponential schedule needs decay <= 1, got {fall.item()}.")
+    level = fall.item() == 1 and not fall.requires_grad
+    return Schedule(scalar("lr", lr), Constant() if level else Exponential(fall))
 
 
-def piecewise(boundaries: Sequence[float], values: Sequence[float]) -> Schedule:
+def piecewise(boundaries: Sequence[Number], values: Sequence[Number]) -> Schedule:
     """`values[0]` until `boundaries[0]`, `values[1]` until `boundaries[1]`, ...; one more value than boundaries.
 
     Example:
@@ -401,15 +554,19 @@ def piecewise(boundaries: Sequence[float], values: Sequence[float]) -> Schedule:
             f"piecewise() needs one more value than boundaries, got {len(values)} values "
             f"and {len(boundaries)} boundaries."
         )
-    heights = [scalar("values", value).item() for value in values]
-    peak = max(heights)
+    heights = tuple(scalar("values", value) for value in values)
+    peak = max(height.item() for height in heights)
     if peak == 0:
         return constant(0.0)
-    shape = Piecewise(_increasing(boundaries), tuple(height / peak for height in heights))
-    return Schedule(scalar("values", peak), shape)
+    return durable(_piecewise, _increasing(boundaries), heights, peak)
 
 
-def warmup(schedule: OneRate, duration: float, start: float = 0.0) -> Schedule:
+def _piecewise(boundaries: tuple[Tensor, ...], heights: tuple[Tensor, ...], peak: float) -> Schedule:
+    # The peak is a plain number: gradients are those of the heights, each by its own.
+    return Schedule(_number(peak), Piecewise(boundaries, tuple(height / peak for height in heights)))
+
+
+def warmup(schedule: OneRate, duration: Number, start: Number = 0.0) -> Schedule:
     """A straight line from `start` (a fraction of the peak) to the peak during `duration`, then `schedule`.
 
     Example:
@@ -417,13 +574,16 @@ def warmup(schedule: OneRate, duration: float, start: float = 0.0) -> Schedule:
         tensor([0.0000, 0.0500, 0.1000, 0.0000], dtype=torch.float64)
     """
     after = as_schedule(schedule)
-    return Schedule(after.peak, Warmup(_duration("duration", duration), scalar("start", start).item(), after.shape))
+    ramp = scalar("duration", duration, positive=True), scalar("start", start)
+    return Schedule(after.peak, Warmup(*ramp, after.shape))
 
 
-def _increasing(boundaries: Sequence[float]) -> tuple[float, ...]:
-    times = tuple(scalar("boundaries", time).item() for time in boundaries)
-    if any(b <= a for a, b in zip((0.0, *times), times, strict=False)):
-        raise ValueError(f"boundaries must be positive and increasing, got {list(boundaries)}.")
+def _increasing(boundaries: Sequence[Number]) -> tuple[Tensor, ...]:
+    times = tuple(scalar("boundaries", time) for time in boundaries)
+    plain = _plain(times)
+    if any(b <= a for a, b in zip((0.0, *plain), plain, strict=False)):
+        shown = [time.item() if isinstance(time, Tensor) else time for time in boundaries]
+        raise ValueError(f"boundaries must be positive and increasing, got {shown}.")
     return times
 
 

@@ -163,7 +163,7 @@ class Linearized:
         certificate = None
         if path.biases is None or linear.together or schedules[1].peak.item() == 0:
             certificate = self._anchored_certificate(
-                path, AnchoredMover(linear, self.scale * path.pull.double().norm().item())
+                path, AnchoredMover(linear, self.scale * path.unit * path.pull.norm().item())
             )
         return self._early(path, certificate, discrete=False)
 
@@ -245,7 +245,7 @@ class Linearized:
         if isinstance(targets, HardTargets):
             return each[targets.labels.cpu()]
         assert isinstance(targets, SoftTargets)
-        return targets.basis.double().cpu() @ (targets.factor @ each)
+        return targets.expand((targets.factor @ each)[:, None])[:, 0].cpu()
 
     def _free(self, path: LinearPath, mover: Mover) -> EarlyPath:
         weights, shape = self._weights, self.shape
@@ -285,7 +285,7 @@ class Linearized:
     def _anchored_certificate(self, path: AnchoredPath, mover: AnchoredMover) -> Certificate:
         weights, shape = self._weights, self.shape
         biases = path.biases is not None
-        stacked = torch.cat([path.rows, path.pull, path.weight]).detach().to("cpu", torch.float64)
+        stacked = path.unit * torch.cat([path.rows, path.pull, path.weight]).detach().to("cpu", torch.float64)
         basis = torch.linalg.qr(stacked.mT)[0] if stacked.shape[0] < stacked.shape[1] else None
         small = stacked if basis is None else stacked @ basis
         rows, pull, weight = small.split([len(path.rows), len(path.pull), len(path.weight)])
@@ -294,7 +294,7 @@ class Linearized:
         def residuals() -> Residuals:
             if path.features is None or path.targets is None:
                 return unseen_residuals(path.scatter.item(), small.shape[1], weights.largest)
-            apart = (path.features - path.targets.expand(path.rows)).detach().to("cpu", torch.float64)
+            apart = path.unit * (path.features.double() - path.targets.expand(path.rows)).detach().cpu()
             return summarize_residuals(apart, basis, self._alpha)
 
         def measured(moments: Tensor) -> Norms:

@@ -2,18 +2,18 @@ r"""How the modes of a constant kernel move, with their logarithmic scale apart;
 
 A state is :math:`H = a H_0 + R j(t)`, :math:`W = B x(t)` with fixed R and B (see
 :mod:`unhinge.theory.kernel.reduction`); here are the coordinates a, j, x. Time is :math:`u`, the integrated rate of the
-prototypes. Only the starts carry gradients. Knows nothing of kernels or data.
+prototypes. Knows nothing of kernels or data.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from unhinge.theory.numerics import EPS, NOISE, falling, safe_divide
+from unhinge.theory.keeping import kept
+from unhinge.theory.numerics import EPS, NOISE, falling, safe_divide, safe_sqrt
 
 __all__ = ["Coordinates", "DampedModes", "FreeModes", "Modes", "RelativeMotion", "relative_motion"]
 
@@ -62,17 +62,17 @@ class FreeModes:
     pulled: Tensor  # (k, q), y at the start
     noise: Tensor  # (), uncertainty of y
 
-    @cached_property
+    @kept
     def radius(self) -> Tensor:
-        return ((self.decay / 2) ** 2 + self.gain).sqrt()
+        return safe_sqrt((self.decay / 2) ** 2 + self.gain)
 
-    @cached_property
+    @kept
     def roots(self) -> Tensor:
         """Larger and smaller root, without cancellation: (2, k)."""
         lower = self.radius + self.decay / 2
         return torch.stack([safe_divide(self.gain, lower), -lower])
 
-    @cached_property
+    @kept
     def growing(self) -> Tensor:
         """Whether the start has a part on the larger root: (k,) bool."""
         weight, upper = self.weight.detach(), self.roots[0]
@@ -137,7 +137,7 @@ class DampedModes:
     start: Tensor  # (k, q)
     drive: Tensor  # (k, q), c
 
-    @cached_property
+    @kept
     def growing(self) -> Tensor:
         """Whether a mode that can grow does, beyond rounding: (k,) bool."""
         start, drive = self.start.detach(), self.drive.detach()
@@ -251,7 +251,7 @@ class RelativeMotion:
         return torch.maximum(behind, -self.reference) if stands else behind
 
     def _exponentials(self, clock: Tensor, chosen: Tensor) -> Coordinates:
-        gaps = torch.where(chosen, self.reference - self.parts.exponent, torch.inf)
+        gaps = torch.where(chosen, self.reference - self.parts.exponent, 0.0)  # infinity times a slope of 0 is NaN
         factor = torch.where(chosen, torch.exp(-gaps * clock[..., None, None]), 0.0)[..., None]
         features, weight = (factor * self.parts.features).sum(-3), (factor * self.parts.weight).sum(-3)
         return Coordinates(torch.zeros_like(clock), features, weight)

@@ -10,13 +10,14 @@ matrix with p columns  [eq: kernel-example]; a full kernel has pC modes with one
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from unhinge.theory.keeping import kept
 from unhinge.theory.kernel.modes import Coordinates, RelativeMotion, relative_motion
 from unhinge.theory.kernel.products import Coupling, as_kernel, check_symmetric, couple, kernel_kind, multiply
 from unhinge.theory.kernel.reduction import Reduction, reduce_damped, reduce_free
@@ -24,7 +25,7 @@ from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.summary import HardSummary, SoftSummary
 from unhinge.theory.linear.symbols import FlowSymbol
-from unhinge.theory.numerics import EPS, NOISE, safe_norm, safe_sqrt, scaled
+from unhinge.theory.numerics import EPS, NOISE, safe_norm, scaled, unit_of, widened
 from unhinge.theory.path import (
     collapse_of_states,
     concatenated,
@@ -34,10 +35,10 @@ from unhinge.theory.path import (
     share_of,
     zero_start,
 )
-from unhinge.theory.schedules import Schedule, rate_pair, steady_rate
+from unhinge.theory.schedules import Schedule, steady_rate
 from unhinge.theory.state import State, fitting_scale
 from unhinge.theory.targets import Targets
-from unhinge.theory.types import Kernel, Matrix, Number, Rate, Time, Vector
+from unhinge.theory.types import Kernel, Matrix, Number, Time, Vector
 from unhinge.theory.validation import as_tensors, check_alike, check_shape, check_start, check_times
 
 if TYPE_CHECKING:
@@ -50,9 +51,10 @@ __all__ = ["KernelPath", "solve_kernel"]
 class KernelPath:
     """The exact path of features that move through a constant kernel; made by `LayerPeeled.kernel_flow`.
 
-    `Z` is (H, W) as everywhere. Answers are differentiable in the initial features, prototypes and biases, not in the
-    kernel, gamma or the decays; :meth:`time_to` is a plain number. Solving costs one pass over the kernel, C p products
-    with an operator; a time then costs O(n p C) for the state and O(p C^2) for scalar questions.
+    `Z` is (H, W) as everywhere. Answers are differentiable in the initial features, prototypes and biases, in gamma,
+    the decays and the rates; the kernel is a constant. Solving costs one pass over the kernel, C p products with an
+    operator; a time then costs O(n p C) for the state and O(p C^2) for scalar questions. Feature decay needs the
+    eigenvectors of the whole kernel, O(n^3), and a time then costs O(n^2 p).
 
     Example:
         >>> from unhinge import LayerPeeled
@@ -70,6 +72,7 @@ class KernelPath:
     weight: Tensor  # (C, p), at the start
     biases: Biases | None
     schedule: Schedule  # of the prototypes
+    unit: float  # a power of two that features and weight were divided by; 1 unless squares would not fit
 
     discrete = False  # only the flow through a kernel is offered
 
@@ -84,7 +87,7 @@ class KernelPath:
         moments = check_times(time)
         log, state = self._state(moments)
         scale = fitting_scale(self._log_norm(log, state).detach(), self.features.dtype)
-        features, weight = self.reduction.assemble(state.times(torch.exp(log - scale)))
+        features, weight = self.reduction.assemble(state.times(self.unit * torch.exp(log - scale)))
         bias = None if self.biases is None else self.biases.at(moments).to(self.features)
         return State(features, weight, bias, scale.to(self.features))
 
@@ -127,7 +130,7 @@ class KernelPath:
         scale = fitting_scale(self._log_norm(*self._state(moments)).detach(), self.features.dtype).clamp(min=0)
         # from the modes themselves: what stands still may cancel in the training features, but not in these
         factor = torch.exp(modes.exponent * clock[..., None] - scale[..., None])[..., None]
-        pulls = self.reduction.pulls(factor * modes.motion(clock)[0]).reshape(-1, size, dim)
+        pulls = self.reduction.pulls(self.unit * factor * modes.motion(clock)[0]).reshape(-1, size, dim)
         shifts = [multiply(cross, rows, len(new)) for rows in pulls]
         shift = torch.stack(shifts) if shifts else new.new_zeros(0)
         kept = torch.exp(-scale).to(self.features)[..., None, None] * new
@@ -137,7 +140,9 @@ class KernelPath:
         r"""The limit of :math:`Z / \|Z\|` as the integrated rate grows without bound: the top eigenspace of G that the
         start has a part in."""
         self._check_start()
-        return State(*self.reduction.assemble(self._motion.lead())).normalized()
+        lead = self._motion.lead()
+        size = safe_norm(torch.cat(self.reduction.sides(lead)), 1)
+        return State(*self.reduction.assemble(lead.times(1 / size)))
 
     def limit(self) -> State:
         r"""The limit of :math:`Z` itself; an error if it diverges."""
@@ -147,7 +152,7 @@ class KernelPath:
         if growth > 0 or self._motion.linear:
             how = f"exp({growth.item():.6g} x integrated rate)" if growth > 0 else "the integrated rate"
             raise ValueError(f"Z diverges: its norm grows as {how}. Ask direction() for the limit of Z/|Z|.")
-        features, weight = self.reduction.assemble(self._motion.lead().times((growth == 0).double()))
+        features, weight = self.reduction.assemble(self._motion.lead().times(self.unit * (growth == 0).double()))
         return State(features, weight, None if self.biases is None else self.biases.limit().to(self.features))
 
     # ---- scalar questions: nothing of size n -------------------------------------------------------------------------
@@ -159,6 +164,7 @@ class KernelPath:
         base, through = self._pulled
         pulled = state.start[..., None, None] * base + through @ state.features
         value = scaled(-(pulled * (self.reduction.basis @ state.weight)).sum((-2, -1)), 2 * log)
+        value = self.unit * (self.unit * value)
         if self.biases is not None:
             value = value - self.biases.at(moments) @ self.biases.drive
         return value.to(self.features)
@@ -198,7 +204,7 @@ class KernelPath:
     def time_to(self, distance: Time) -> Tensor:
         """The first time at which :meth:`distance` is at most `distance`; infinite if never."""
         self._check_start()
-        return passages(distance, self._distance, self._ends, discrete=False, differentiable=False).to(self.features)
+        return passages(distance, self._distance, self._ends, discrete=False).to(self.features)
 
     # ---- questions that look at classes or examples ------------------------------------------------------------------
 
@@ -232,22 +238,20 @@ class KernelPath:
 
     # ---- reduced coordinates: kept with their gradients, whoever asks first ------------------------------------------
 
-    @cached_property
-    @torch.enable_grad()
+    @kept
     def _motion(self) -> RelativeMotion:
         parts = self.reduction.modes.parts()
         constant = self.reduction.standing(parts.constant, parts.blur)
         linear = any(side.any() for side in self.reduction.sides(parts.linear))
         return relative_motion(self.reduction.modes, parts, constant, linear)
 
-    @cached_property
-    @torch.enable_grad()
+    @kept
     def _pulled(self) -> tuple[Tensor, Tensor]:
         r""":math:`M H` of the start and of each mode's features, in the layout of the prototypes."""
-        both = self.features, self.reduction.response.reshape(len(self.features), -1)
-        base, through = (self.coupling.gather(rows.double()).cpu() for rows in both)
-        side = len(self.reduction.basis)
-        return base.reshape(side, -1), through.reshape(side, -1)
+        side, response = len(self.reduction.basis), self.reduction.response
+        both = widened(self.features), response.left.double().reshape(len(self.features), -1)
+        base, through = (self.coupling.gather(rows).cpu().reshape(side, -1) for rows in both)
+        return base, through if response.right is None else through @ response.right.double().cpu()
 
     def _state(self, moments: Tensor) -> tuple[Tensor, Coordinates]:
         """A logarithmic scale, and the state divided by it."""
@@ -256,11 +260,12 @@ class KernelPath:
     def _log_norm(self, log: Tensor, state: Coordinates) -> Tensor:
         squares = torch.cat(self.reduction.sides(state), -1).pow(2).sum(-1)
         positive = squares > 0
-        return torch.where(positive, log + torch.where(positive, squares, 1.0).log() / 2, -torch.inf)
+        logs = torch.where(positive, squares, 1.0).log() / 2 + math.log(self.unit)
+        return torch.where(positive, log + logs, -torch.inf)
 
     def _side_norm(self, time: Time, side: int) -> Tensor:
         log, state = self._state(check_times(time))
-        return scaled(safe_sqrt(self.reduction.sides(state)[side].pow(2).sum(-1)), log).to(self.features)
+        return (self.unit * scaled(safe_norm(self.reduction.sides(state)[side], 1), log)).to(self.features)
 
     def _distance(self, moments: Tensor) -> Tensor:
         clock = self.schedule.integral(moments)
@@ -285,7 +290,7 @@ class KernelPath:
         head = (torch.where(seen, centered, 0.0) @ weight).reshape(-1, *self.weight.shape)
         logits = features @ head.to(features).mT
         if self.biases is not None:
-            scale, bias = (log + own).to(logits), self.biases.at(moments).to(logits)
+            scale, bias = (log + own + 2 * math.log(self.unit)).to(logits), self.biases.at(moments).to(logits)
             logits = torch.exp(scale.clamp(max=0))[:, None, None] * logits
             logits = logits + (torch.exp(-scale.clamp(min=0))[:, None] * bias)[:, None]
         return logits.argmax(-1) == self.labels.to(logits.device)
@@ -311,7 +316,7 @@ def solve_kernel(
     features: Matrix,
     weight: Matrix,
     kernel: Kernel,
-    lr: Rate,
+    schedules: tuple[Schedule, Schedule],
     bias: Vector | None,
 ) -> KernelPath:
     """Check the input, find the modes, and hand out the path: what `LayerPeeled.kernel_flow` calls."""
@@ -321,23 +326,25 @@ def solve_kernel(
             "make the problem with LayerPeeled(target, num_classes) and pass features (n, p)."
         )
     rows, prototypes, start_bias = check_start(features, weight, bias, targets.size, targets.num_classes)
-    schedules = rate_pair(lr)
     ratio = _ratio(schedules)
     operator = as_kernel(kernel, rows)
     kind = kernel_kind(operator, rows)
     if isinstance(operator, Tensor):
         check_symmetric("kernel", operator.detach(), torch.finfo(operator.dtype).eps)
     coupling = couple(targets, spectrum)
-    feature_decay, weight_decay = (decay.detach() for decay in decays)
-    if feature_decay.item() == 0:
-        reduction = reduce_free(operator, kind, coupling, rows, prototypes, ratio, weight_decay)
+    unit = unit_of(rows, prototypes)
+    scaled_rows, scaled_weight = (rows, prototypes) if unit == 1 else (rows / unit, prototypes / unit)
+    feature_decay, weight_decay = decays
+    start = operator, kind, coupling, scaled_rows, scaled_weight, ratio
+    if feature_decay.item() == 0 and not feature_decay.requires_grad:
+        reduction = reduce_free(*start, weight_decay)
     else:
-        reduction = reduce_damped(operator, kind, coupling, rows, prototypes, ratio, (feature_decay, weight_decay))
+        reduction = reduce_damped(*start, (feature_decay, weight_decay))
     biases = None
     if start_bias is not None:
         biases = Biases(
             start=start_bias,
-            drive=drive.detach(),
+            drive=drive,
             rate=schedules[1].peak,
             decay=weight_decay,
             symbol=FlowSymbol(schedules[1].shape),
@@ -345,16 +352,17 @@ def solve_kernel(
     return KernelPath(
         reduction=reduction,
         coupling=coupling,
-        features=rows,
-        weight=prototypes,
+        features=scaled_rows,
+        weight=scaled_weight,
         biases=biases,
         schedule=schedules[1],
+        unit=unit,
     )
 
 
 def _ratio(schedules: tuple[Schedule, Schedule]) -> Tensor:
     """The constant ratio s of the two rates."""
-    features, weight = (schedule.peak.detach() for schedule in schedules)
+    features, weight = (schedule.peak for schedule in schedules)
     if not schedules[0].proportional_to(schedules[1]):
         raise ValueError(
             "kernel_flow needs proportional rates for features and prototypes, but the two schedules have different "

@@ -19,7 +19,17 @@ from unhinge.theory.targets import Targets
 from unhinge.theory.types import Kernel
 from unhinge.theory.validation import as_tensors, check_alike, check_shape
 
-__all__ = ["Coupling", "as_kernel", "check_symmetric", "couple", "eigen", "kernel_kind", "multiply", "respond"]
+__all__ = [
+    "Coupling",
+    "as_kernel",
+    "check_symmetric",
+    "couple",
+    "eigen",
+    "kernel_kind",
+    "multiply",
+    "respond",
+    "symmetric_eigen",
+]
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ def couple(targets: Targets, spectrum: Spectrum) -> Coupling:
     eye = torch.eye(size, dtype=torch.float64)
     rows, _ = spectrum.analyze(eye, torch.zeros(targets.num_classes, size, dtype=torch.float64))
     _, matrix = spectrum.synthesize(rows, spectrum.sigma[spectrum.group, None] * rows)
-    return Coupling(targets, matrix.detach())
+    return Coupling(targets, matrix)
 
 
 def as_kernel(kernel: Kernel, like: Tensor) -> Any:
@@ -70,6 +80,11 @@ def kernel_kind(kernel: Any, features: Tensor, new: int | None = None) -> str:
             )
         if isinstance(kernel, Tensor):
             check_alike(**{"features": features, name: check_shape(name, kernel, came)})
+            if kernel.requires_grad:
+                raise ValueError(
+                    f"answers are not differentiable in the kernel: where its modes tie, they turn without a "
+                    f"derivative. Pass {name}.detach()."
+                )
         return "example" if came == example else "full"
     if not callable(kernel):
         raise ValueError(
@@ -120,21 +135,24 @@ def _call(kernel: Callable[[Tensor], Any], rows: Tensor, size: int) -> Tensor:
 
 def respond(kernel: Any, kind: str, coupling: Coupling, like: Tensor) -> Tensor:
     r""":math:`K m`: how the features answer a unit of each prototype entry, shape (n, C) or (n p, C p), float64."""
-    (size, dim), classes = like.shape, coupling.targets.num_classes
+    size, dim = like.shape
     if isinstance(kernel, Tensor):
         # K m = (m^T K)^T by class sums over its rows, in double precision a block of columns at a time
         blocks = kernel.detach().reshape(size, -1).split(max(1, CHUNK // size), dim=1)
         gathered = torch.cat([coupling.gather(block.double()) for block in blocks], 1)
         return gathered.reshape(-1, len(kernel)).mT
-    pulls = coupling.scatter(torch.eye(classes, dtype=torch.float64, device=like.device)).to(like)  # (n, C)
+    # Of each direction of the labels first, which no gradient goes through; the coupling then mixes the answers.
+    small = coupling.matrix.shape[1]
+    axes = coupling.targets.expand(torch.eye(small, dtype=torch.float64, device=like.device)).to(like)  # (n, r)
+    matrix = coupling.matrix.to(like.device)
     if kind == "example":
-        return multiply(kernel, pulls, size).double()
+        return multiply(kernel, axes, size).double() @ matrix.mT
     columns = []
-    for entry in range(classes * dim):
+    for entry in range(small * dim):
         rows = torch.zeros_like(like)
-        rows[:, entry % dim] = pulls[:, entry // dim]
+        rows[:, entry % dim] = axes[:, entry // dim]
         columns.append(multiply(kernel, rows, size).reshape(-1).double())
-    return torch.stack(columns, 1)
+    return torch.einsum("nrd,cr->ncd", torch.stack(columns, 1).unflatten(1, (small, dim)), matrix).flatten(1)
 
 
 def check_symmetric(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -> None:
@@ -159,9 +177,9 @@ def eigen(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -> tuple[Te
     `floor`: the rounding of what the matrix was computed from, where that is larger than its own.
     """
     check_symmetric(name, matrix, eps, floor)
-    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    values, vectors = symmetric_eigen((matrix + matrix.mT) / 2)
     values, vectors = values.flip(0), vectors.flip(1)
-    size = values.abs().max()
+    size = values.detach().abs().max()
     if values[-1] < -max(floor, eps ** (2 / 3) * size.item()):
         raise ValueError(
             f"the kernel must be positive semidefinite, but {name} has the eigenvalue {values[-1].item():.6g} "
@@ -170,7 +188,35 @@ def eigen(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -> tuple[Te
     noise = 4 * len(values) * EPS * size + floor  # what the solver leaves of an eigenvalue that is zero
     values = torch.where(values > noise, values, 0.0)
     # values that differ by rounding only share one: otherwise a tie would break after a long time
-    opens = values.diff().abs() > noise
+    opens = values.detach().diff().abs() > noise
     group = torch.nn.functional.pad(opens.cumsum(0), (1, 0))
-    members = torch.bincount(group).to(values)
+    members = torch.bincount(group).to(values.detach())
     return (torch.zeros_like(members).index_add(0, group, values) / members)[group], vectors
+
+
+def symmetric_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix, with a gradient that stays finite at ties."""
+    values, vectors = _Eigh.apply(matrix)  # type: ignore[no-untyped-call]
+    return values, vectors
+
+
+class _Eigh(torch.autograd.Function):
+    """Vectors inside a tied group turn freely and drop out of every answer, so their mutual terms are set to zero;
+    torch's own gradient divides by the zero gap."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        values, vectors = torch.linalg.eigh(matrix)
+        ctx.save_for_backward(values, vectors)
+        return values, vectors
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_values: Tensor, d_vectors: Tensor) -> Tensor:
+        values, vectors = ctx.saved_tensors
+        gap = values - values[:, None]
+        distinct = gap.abs() > 16 * len(values) * EPS * values.abs().max()
+        inverse = torch.where(distinct, 1 / torch.where(distinct, gap, 1.0), 0.0)
+        core = torch.diag(d_values) + inverse * (vectors.mT @ d_vectors)
+        full = vectors @ core @ vectors.mT
+        return (full + full.mT) / 2

@@ -7,18 +7,38 @@ symmetric matrix, of the size of the rank of K and the prototypes together.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unhinge.theory.keeping import kept
 from unhinge.theory.kernel.modes import Coordinates, DampedModes, FreeModes, Modes
-from unhinge.theory.kernel.products import Coupling, eigen, respond
-from unhinge.theory.numerics import EPS, NOISE, safe_sqrt
+from unhinge.theory.kernel.products import Coupling, eigen, respond, symmetric_eigen
+from unhinge.theory.numerics import EPS, NOISE, safe_norm, widened
 
 __all__ = ["Reduction", "reduce_damped", "reduce_free"]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A matrix of n (or n p) rows and k columns, as it is or as a product that is never multiplied out.
+
+    With feature decay k is larger than n, and the product would cost as much as the eigenvectors themselves.
+    """
+
+    left: Tensor  # (rows, r), or (rows, k) alone
+    right: Tensor | None = None  # (r, k)
+    orthonormal: bool = False  # whether the columns of `left` are
+    inverse: bool = False  # `left` is a lower triangle, and the inverse of its transpose is meant
+
+    def times(self, coordinates: Tensor) -> Tensor:
+        """The product with coordinates (*, k, q)."""
+        inner = coordinates.to(self.left)
+        inner = inner if self.right is None else self.right @ inner
+        return torch.linalg.solve_triangular(self.left.mT, inner, upper=True) if self.inverse else self.left @ inner
 
 
 @dataclass(frozen=True)
@@ -26,26 +46,27 @@ class Reduction:
     """Fixed axes and moving coordinates. Rows of R: n for an example kernel, n p for a full one."""
 
     modes: Modes
-    response: Tensor  # (rows, k), R = K P
-    pull: Tensor  # (rows, k), P: what the kernel multiplies
+    response: Axes  # (rows, k), R = K P
+    pull: Axes  # (rows, k), P: what the kernel multiplies
     basis: Tensor  # (C or C p, k) float64 CPU, B
     features: Tensor  # (n, p), at the start
     classes: int  # C
 
     def assemble(self, state: Coordinates) -> tuple[Tensor, Tensor]:
-        """Features (*, n, p) and prototypes (*, C, p)."""
-        kept = state.start.to(self.features)[..., None, None] * self.features
+        """Features (*, n, p) and prototypes (*, C, p), in the dtype of the features."""
+        moved = self._rows(self.response, state.features)
+        kept = state.start.to(moved)[..., None, None] * self.features.to(moved)
         weight = (self.basis @ state.weight).to(self.features).flatten(-2)
-        return kept + self._rows(self.response, state.features), weight.unflatten(-1, (self.classes, -1))
+        return (kept + moved).to(self.features), weight.unflatten(-1, (self.classes, -1))
 
     def pulls(self, features: Tensor) -> Tensor:
         """Rows (*, n, p) such that the features have moved by the kernel times them."""
-        return self._rows(self.pull, features)
+        return self._rows(self.pull, features).to(self.features)
 
     def sides(self, state: Coordinates) -> tuple[Tensor, Tensor]:
         """Features and prototypes on orthonormal axes, flattened: norms and angles are those of the state."""
         factor, along, outside = self._axes
-        inside = factor @ state.features + state.start[..., None, None] * along
+        inside = factor.times(state.features) + state.start[..., None, None] * along
         features = torch.cat([inside.flatten(-2), (state.start * outside)[..., None]], -1)
         return features, (self.basis @ state.weight).flatten(-2)
 
@@ -54,21 +75,27 @@ class Reduction:
         with torch.no_grad():
             factor, along, outside = self._axes
             size = torch.hypot(along.norm(), outside) + (self.basis @ constant.weight).norm()
-            blurred = (blur * factor.norm(dim=0) * constant.features.norm(dim=1)).sum()
+            lengths = (factor.left if factor.right is None else factor.right).norm(dim=0)
+            if factor.right is not None:  # of a product: no more than this
+                lengths = lengths * factor.left.norm()
+            blurred = (blur * lengths * constant.features.norm(dim=1)).sum()
             return bool(torch.cat(self.sides(constant)).norm() > NOISE * EPS * size + blurred)
 
-    def _rows(self, axes: Tensor, coordinates: Tensor) -> Tensor:
-        rows = axes @ coordinates.to(axes)
+    def _rows(self, axes: Axes, coordinates: Tensor) -> Tensor:
+        rows = axes.times(coordinates)
         return rows.reshape(*rows.shape[:-2], *self.features.shape)
 
-    @cached_property
-    @torch.enable_grad()  # kept for later questions, so never cut from the graph by whoever asks first
-    def _axes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Triangular factor of the response, the start on its axes, and the norm of the start outside them."""
-        turn, factor = torch.linalg.qr(self.response.double().cpu())
-        start = self.features.double().cpu().reshape(len(turn), -1)
+    @kept
+    def _axes(self) -> tuple[Axes, Tensor, Tensor]:
+        """A factor of the response on orthonormal axes, the start on them, and the norm of the start outside them."""
+        left = self.response.left.double().cpu()
+        right = None if self.response.right is None else self.response.right.double().cpu()
+        start = self.features.double().cpu().reshape(len(left), -1)
+        if right is not None and not self.response.orthonormal:
+            return Axes(left, right), start, torch.zeros((), dtype=torch.float64)  # all rows as they are
+        turn, factor = (left, right) if right is not None else torch.linalg.qr(left)
         along = turn.mT @ start
-        return factor, along, safe_sqrt((start - turn @ along).pow(2).sum())
+        return Axes(factor), along, safe_norm(start - turn @ along, 2)
 
 
 def reduce_free(
@@ -94,7 +121,7 @@ def reduce_free(
     noise = NOISE * EPS * coupling.matrix.norm() * features.detach().double().norm().cpu()
     y = torch.where((gain[:, None] == 0) & (y.detach().norm(dim=1, keepdim=True) <= noise), 0.0, y)
     modes = FreeModes(gain, ratio, decay, x, y, noise)
-    return Reduction(modes, response.to(features), pull.to(features), basis, features, classes)
+    return Reduction(modes, Axes(response), Axes(pull), basis, features, classes)
 
 
 def reduce_damped(
@@ -107,30 +134,47 @@ def reduce_damped(
     decays: tuple[Tensor, Tensor],
 ) -> Reduction:
     r"""Feature decay: the eigenvectors of
-    :math:`\begin{pmatrix} -s\lambda_1 K & \sqrt s K^{1/2} m \\ \sqrt s m^\top K^{1/2} & -\lambda_2 I \end{pmatrix}`
-    [eq: kernel-damped]."""
+    :math:`\begin{pmatrix} -s\lambda_1 F^\top F & \sqrt s F^\top m \\ \sqrt s m^\top F & -\lambda_2 I \end{pmatrix}`
+    for any factor of the kernel, :math:`K = F F^\top`  [eq: kernel-damped].
+
+    F is the Cholesky factor, and the one eigenproblem of this size nearly all the work. A kernel that has none, because
+    it is singular, takes another: F is then its eigenvectors times the roots of their eigenvalues.
+    """
     if not isinstance(kernel, Tensor):
         raise ValueError(
             "feature_decay pulls on every feature through the kernel, which needs all eigenvectors of the kernel; an "
             "operator has none to give. Pass the kernel as a matrix, (n, n) or (n p, n p), or set feature_decay=0."
         )
     size, classes = len(features), len(weight)
-    values, vectors = eigen("the kernel", kernel.detach().double(), torch.finfo(kernel.dtype).eps)
-    kept = values > 0
-    roots, vectors = values[kept].sqrt(), vectors[:, kept]
-    rank, side = len(roots), classes if kind == "example" else weight.numel()
-    ratio, feature_decay, weight_decay = (number.to(values) for number in (ratio, *decays))
-    # K^{1/2} m, from class sums of the eigenvectors
-    touch = coupling.gather(vectors.reshape(size, -1)).reshape(side, rank).mT * roots[:, None]
-    damping = torch.diag(-torch.cat([ratio * feature_decay * roots**2, weight_decay.expand(side)]))
-    damping[:rank, rank:] = ratio.sqrt() * touch
-    damping[rank:, :rank] = damping[:rank, rank:].mT
-    theta, turn = torch.linalg.eigh(damping)
-    theta = torch.where(theta.abs() > 4 * len(theta) * EPS * theta.abs().max(), theta, 0.0)
-    shrink = -ratio * feature_decay * roots[:, None] * (vectors.mT @ features.double().reshape(len(vectors), -1))
-    pulled = ratio.sqrt() * coupling.gather(features.double()).reshape(side, -1)
-    start = turn.mT[:, rank:] @ (ratio.sqrt() * weight.double().reshape(side, -1))
+    factor, axes = _factor(kernel)
+    rank, side = factor.shape[1], classes if kind == "example" else weight.numel()
+    ratio, feature_decay, weight_decay = (number.to(factor) for number in (ratio, *decays))
+    root, rows = ratio.sqrt(), widened(features)
+    touch = coupling.gather(factor.reshape(size, -1)).reshape(side, rank).mT  # F^T m, from class sums
+    upper = torch.cat([-ratio * feature_decay * (factor.mT @ factor), root * touch], 1)
+    lower = torch.cat([root * touch.mT, -weight_decay * torch.eye(side).to(factor)], 1)
+    theta, turn = symmetric_eigen(torch.cat([upper, lower]))
+    silent = theta.detach().abs() <= 4 * len(theta) * EPS * theta.detach().abs().max()
+    theta = torch.where(silent, theta - theta.detach(), theta)  # zero, but not without a slope
+    shrink = -ratio * feature_decay * (factor.mT @ rows.reshape(len(factor), -1))
+    pulled = root * coupling.gather(rows).reshape(side, -1)
+    start = turn.mT[:, rank:] @ (root * widened(weight).reshape(side, -1))
     modes = DampedModes(theta.cpu(), start.cpu(), (turn.mT @ torch.cat([shrink, pulled])).cpu())
-    response, pull = ((vectors * scale) @ turn[:rank] for scale in (roots, 1 / roots))
-    basis = (turn[rank:] / ratio.sqrt()).cpu()
-    return Reduction(modes, response.to(features), pull.to(features), basis, features, classes)
+    response, pull = axes(turn[:rank])
+    return Reduction(modes, response, pull, (turn[rank:] / root).cpu(), features, classes)
+
+
+def _factor(kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Axes, Axes]]]:
+    """F with K = F F^T, and what makes F x and K^{-1} F x of it for a matrix x."""
+    matrix = widened(kernel.detach())
+    lower, failed = torch.linalg.cholesky_ex(matrix)
+    sizes = lower.diagonal()
+    if not bool(failed > 0) and bool(sizes.min() > 1e-5 * sizes.max()):  # squared, still 1e6 times rounding
+        return lower, lambda x: (Axes(lower, x), Axes(lower, x, inverse=True))
+    values, vectors = eigen("the kernel", matrix, torch.finfo(kernel.dtype).eps)
+    there = values > 0
+    roots, axes = values[there].sqrt(), vectors[:, there]
+    return axes * roots, lambda x: (
+        Axes(axes, roots[:, None] * x, orthonormal=True),
+        Axes(axes, x / roots[:, None], orthonormal=True),
+    )

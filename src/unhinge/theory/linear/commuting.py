@@ -17,7 +17,7 @@ from unhinge.theory.linear.blocks import Blocks, Rates, survival
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.symbols import Symbol
 from unhinge.theory.numerics import EPS, NOISE, safe_divide, safe_sqrt
-from unhinge.theory.schedules import Schedule, steady_rate
+from unhinge.theory.schedules import Schedule, needs_gradient, steady_rate
 from unhinge.theory.types import Number, Time
 
 __all__ = ["Commuting", "commuting", "eigen"]
@@ -44,7 +44,8 @@ class Commuting:
 
     @property
     def requires_grad(self) -> bool:
-        return self.reference.requires_grad or self.gaps.requires_grad or self.plus.requires_grad
+        parts = self.reference, self.gaps, self.plus
+        return any(part.requires_grad for part in parts) or needs_gradient(self.symbol.shape)
 
     def blocks(self, time: Tensor) -> Blocks:
         log, value = self.symbol.factors(time, self.reference, self.gaps[:, 0])
@@ -66,8 +67,8 @@ class Commuting:
         spread = torch.where(usual, -torch.expm1(torch.where(usual, drop, 0.0)) * torch.exp(log - scale), a - b)
         spread = safe_divide(spread, 2 * self.radius)
         if bool((self.radius == 0).any()):
-            slope = self.symbol.slope(time, self.omega)
-            spread = torch.where(self.radius == 0, a * slope, spread)
+            slope = self.symbol.slope(time, self.omega) * torch.exp(log - scale)
+            spread = torch.where((self.radius == 0) & self.growing, slope, spread)
         up, down = self._tilt()
         sigma = self.spectrum.sigma
         entries = [
@@ -121,7 +122,8 @@ class Commuting:
             log, value = self.symbol.factors(time, self.reference, self.gaps[group, smaller, None])
             part = eye - self.plus[group] if smaller else self.plus[group]
             factor = (value * torch.exp(log))[..., None] * part
-            whole = whole.index_copy(-3, torch.tensor([group]), factor[..., None, :, :])
+            here = torch.arange(len(self.gaps)) == group
+            whole = torch.where(here[:, None, None], factor[..., None, :, :], whole)
         none = torch.zeros(1, dtype=torch.float64)
         return self.symbol.factors(time, self.reference, none)[1][..., 0], whole
 
@@ -176,11 +178,10 @@ def commuting(
     rates: Rates,
     symbol: Symbol,
     factor: Tensor,
-    eps: float,
 ) -> Commuting:
     """Choose the reference: the fastest part that the start, given by its `factor`, really has  [eq: gaps]."""
     radius, omega, plus = eigen(spectrum, rates)
-    growing, decaying = presence(plus.detach(), factor.detach(), eps)
+    growing, decaying = presence(plus.detach(), factor.detach())
     mean = rates.mean_decay
     exponents = torch.stack([omega, -mean - radius], 1).detach()
     present = torch.stack([growing, decaying], 1)
@@ -215,19 +216,18 @@ def commuting(
     )
 
 
-def presence(plus: Tensor, factor: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def presence(plus: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
     """Which groups have a part on the larger and on the smaller eigenvalue, beyond rounding: (G,) bool each.
 
     Arguments:
         plus: Projectors on the larger eigenvalue, (G, 2, 2).
         factor: Coordinates of the start, (G, side, 2).
-        eps: Rounding unit of the start's dtype.
     """
     sizes = factor.pow(2).sum((0, 2)).sqrt()  # of all features, of all prototypes
     rounded = sizes * (factor != 0).any(-1)  # (G, side): a side that is exactly zero has no rounding
     present = []
     for projector in (plus, torch.eye(2, dtype=torch.float64) - plus):
         parts = (projector @ factor).norm(dim=-1)  # (G, side)
-        noise = NOISE * eps * (projector.abs() @ rounded[..., None]).squeeze(-1)
+        noise = NOISE * EPS * (projector.abs() @ rounded[..., None]).squeeze(-1)
         present.append((parts > noise).any(1))
     return present[0], present[1]

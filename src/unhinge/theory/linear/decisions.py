@@ -8,11 +8,11 @@ part may be :math:`10^{16}` times larger than the differences that decide  [eq: 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from unhinge.theory.keeping import kept
 from unhinge.theory.linear.blocks import Blocks
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.targets import Targets
@@ -63,7 +63,7 @@ class Decisions:
 
     # ---- prototypes, minus their mean and on their own scale ---------------------------------------------------------
 
-    @cached_property
+    @kept
     def _read_out(self) -> tuple[Tensor, Tensor]:
         """How centered prototypes are read off the rows, (C, rows); and which groups have a part in them, (G,) bool."""
         read_out = self.spectrum.read_out().detach()
@@ -91,7 +91,7 @@ class Decisions:
 
     # ---- logits ------------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @kept
     def _fixed(self) -> tuple[Tensor, Tensor, Tensor] | None:
         r"""Products of all parts, where few groups make them up: time only multiplies these by scalars.
 

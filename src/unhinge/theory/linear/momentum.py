@@ -199,10 +199,10 @@ class MomentumSymbol:
         # and vanishes from every value. The response is a polynomial of degree k in omega, so a symmetric difference
         # over a width well below 1/k is enough for a derivative of it to be right.
         width = 1e-5 / (1 + time.max().double() if time.numel() else 1.0)
-        log, value = self.values(time, base)
+        log = self.values(time, base)[0]
         up_log, up = self.values(time, base + width)
         down_log, down = self.values(time, base - width)
-        return (up * torch.exp(up_log - log) - down * torch.exp(down_log - log)) / (2 * width * value)
+        return (up * torch.exp(up_log - log) - down * torch.exp(down_log - log)) / (2 * width)
 
     def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         time = until_rest(self.shape, time)

@@ -20,7 +20,7 @@ from unhinge.theory.linear.blocks import Blocks, Rates, survival
 from unhinge.theory.linear.momentum import Momentum
 from unhinge.theory.linear.products import normalized, ordered_products, scan
 from unhinge.theory.numerics import falling, safe_sqrt
-from unhinge.theory.schedules import Schedule
+from unhinge.theory.schedules import Schedule, needs_gradient
 from unhinge.theory.types import Number, Time
 from unhinge.theory.validation import check_steps, check_times
 
@@ -136,15 +136,31 @@ def _linear_growth() -> ValueError:
 
 
 def _spectral_maps(matrix: Tensor, start: Tensor, discrete: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Eigenvalues of the settled step and what each makes of the state at `start` (G, d, 2), seen in (x, y)."""
-    values, right = torch.linalg.eig(matrix)
-    left = torch.linalg.inv(right)
-    maps = (right[:, :2, :].mT[..., :, None] * (left @ start.to(left))[..., None, :]).real  # (G, d, 2, 2)
+    r"""Eigenvalues of the settled step and what each makes of the state at `start` (G, d, 2), seen in (x, y).
+
+    The eigensolver is not differentiated: its vectors turn freely. What depends on the step are eigenvalues and
+    projectors, whose first derivatives are :math:`\dot\lambda_k = \operatorname{tr} P_k \dot M` and
+    :math:`\dot P_k = P_k \dot M S_k + S_k \dot M P_k`, :math:`S_k = \sum_{j \ne k} P_j / (\lambda_k - \lambda_j)`.
+    """
+    with torch.no_grad():
+        values, right = torch.linalg.eig(matrix)
+        left = torch.linalg.inv(right)
+        projectors = torch.einsum("gik,gkj->gkij", right, left)  # (G, d, d, d)
+        gaps = values[:, :, None] - values[:, None, :]
+        # Equal eigenvalues lead together, and only the sum of their projectors counts.
+        distinct = gaps.abs() > 1e-9 * values.abs().amax(-1)[:, None, None]
+        inverse = torch.where(distinct, 1 / torch.where(distinct, gaps, 1.0), 0.0)
+        resolvents = torch.einsum("gkj,gjab->gkab", inverse, projectors)
+    if matrix.requires_grad:
+        change = (matrix - matrix.detach()).to(values)[:, None]  # zero, with a gradient
+        values = values + (projectors @ change).diagonal(dim1=-2, dim2=-1).sum(-1)
+        projectors = projectors + projectors @ change @ resolvents + resolvents @ change @ projectors
+    maps = (projectors @ start.to(values)[:, None])[..., :2, :].real  # (G, d, 2, 2)
     if discrete:
-        exponent, angle = values.abs().clamp(min=1e-300).log(), values.angle()
+        exponent, angle = values.abs().clamp(min=1e-300).log(), values.detach().angle()
     else:
-        exponent, angle = values.real, values.imag
-    seen = maps.abs().amax((-2, -1)) > 0
+        exponent, angle = values.real, values.detach().imag
+    seen = maps.detach().abs().amax((-2, -1)) > 0
     return torch.where(seen, exponent, -torch.inf), angle, maps
 
 
@@ -165,8 +181,9 @@ def flow_matrix(
     log = torch.where(total == 0, 0.0, excess / torch.where(total == 0, 1.0, total))
     ratio = torch.where(delta == 0, 0.0, half / torch.where(delta == 0, 1.0, delta))
     square = torch.where(delta == 0, 1.0, product / torch.where(delta == 0, 1.0, delta) ** 2)
-    up = torch.where(ratio >= 0, 1 + ratio, square / (1 - ratio))
-    down = torch.where(ratio <= 0, 1 - ratio, square / (1 + ratio))
+    small = square / (1 + ratio.abs())  # the smaller of 1 + ratio and 1 - ratio; nothing divides by zero unseen
+    up = torch.where(ratio >= 0, 1 + ratio, small)
+    down = torch.where(ratio <= 0, 1 - ratio, small)
     decayed = torch.exp(-2 * delta)
     spread = falling(2 * delta)
     entries = [
@@ -216,7 +233,13 @@ class FlowPanels:
 
     @property
     def requires_grad(self) -> bool:
-        return _requires_grad(self.sigma, self.rates)
+        return _requires_grad(self.sigma, self.rates, self.schedules)
+
+    def _settles(self) -> Tensor:
+        """:attr:`settles` with its gradient: the last edge, if that is where the rates settle."""
+        edges = [edge for schedule in self.schedules for edge in schedule.shape.edges]
+        last = [edge for edge in edges if edge.item() == self.settles]
+        return last[0] if last else torch.tensor(self.settles, dtype=torch.float64)
 
     def times(self, time: Time) -> Tensor:
         return check_times(time)
@@ -226,11 +249,12 @@ class FlowPanels:
         stop = min(self.settles, flat.max().item()) if flat.numel() else 0.0
         log, matrix = self._before(flat.clamp(max=stop))
         if self.settles < math.inf and bool((flat > self.settles).any()):
-            extra = (flat - self.settles).clamp(min=0)[:, None]
-            clocks = (schedule.peak * _floor(schedule) * extra for schedule in self.schedules)
+            extra = (flat - self._settles()).clamp(min=0)[:, None]
+            clocks = (schedule.peak * _final(schedule) * extra for schedule in self.schedules)
             tail_log, tail = flow_matrix(self.sigma, self.rates.feature_decay, self.rates.weight_decay, *clocks)
             log, matrix = normalized(log + tail_log, tail @ matrix)
-        return log.reshape(*time.shape, -1), matrix.reshape(*time.shape, -1, 2, 2)
+        groups = len(self.sigma)
+        return log.reshape(*time.shape, groups), matrix.reshape(*time.shape, groups, 2, 2)
 
     def tail(self) -> tuple[Tensor, Tensor, Tensor]:
         if self.settles == math.inf:
@@ -260,14 +284,16 @@ class FlowPanels:
         if len(edges) > 1:
             logs, products = scan(self._panels(edges[:-1], edges[1:]))
             log, whole = torch.cat([log, logs]), torch.cat([whole, products])
-        index = (torch.searchsorted(edges, time, right=True) - 1).clamp(0, len(edges) - 1)
+        index = (torch.searchsorted(edges.detach(), time.detach(), right=True) - 1).clamp(0, len(edges) - 1)
         last = self._panels(edges[index], time)
         return normalized(log[index], last @ whole[index])
 
     def _edges(self, stop: float) -> Tensor:
         """Edges of panels on which one and two collocation steps agree."""
-        marks = {0.0, stop, *(at for s in self.schedules for at in s.shape.breaks if at < stop)}
-        edges = torch.tensor(sorted(marks), dtype=torch.float64)
+        jumps = {edge.item(): edge for schedule in self.schedules for edge in schedule.shape.edges if edge < stop}
+        ends = {at: torch.tensor(at, dtype=torch.float64) for at in (0.0, stop)}
+        marks = torch.stack([edge for _, edge in sorted((jumps | ends).items())])
+        edges = marks.detach()
         left, right, done = edges[:-1], edges[1:], [edges]
         with torch.no_grad():
             while len(left):
@@ -286,7 +312,14 @@ class FlowPanels:
                         "Use proportional schedules (s * schedule, schedule), which are solved in closed form, or ask "
                         "for an earlier time."
                     )
-        return torch.cat(done).unique()
+        edges = torch.cat(done).unique()
+        if not marks.requires_grad:
+            return edges
+        # A jump that moves takes the panels beside it along: each edge keeps its place between two marks.
+        place = (torch.searchsorted(marks.detach(), edges, right=True) - 1).clamp(0, len(marks) - 2)
+        low, high = marks[place], marks[place + 1]
+        share = ((edges - low) / (high - low)).detach()
+        return low + share * (high - low)
 
     def _panels(self, left: Tensor, right: Tensor) -> Tensor:
         """Transition matrices over each panel, (panels, G, 2, 2), by Gauss collocation."""
@@ -326,7 +359,7 @@ class DescentSteps:
 
     @property
     def requires_grad(self) -> bool:
-        return _requires_grad(self.sigma, self.rates)
+        return _requires_grad(self.sigma, self.rates, self.schedules)
 
     def times(self, time: Time) -> Tensor:
         return check_steps(time)
@@ -397,13 +430,17 @@ def _moving(schedules: tuple[Schedule, Schedule]) -> bool:
     return any(s.peak.item() * _floor(s) > 0 for s in schedules) or _settles(schedules) == math.inf
 
 
-def _requires_grad(sigma: Tensor, rates: Rates) -> bool:
+def _requires_grad(sigma: Tensor, rates: Rates, schedules: tuple[Schedule, Schedule]) -> bool:
     parts = (sigma, rates.features, rates.weight, rates.feature_decay, rates.weight_decay)
-    return any(part.requires_grad for part in parts)
+    return any(part.requires_grad for part in parts) or any(needs_gradient(s.shape) for s in schedules)
 
 
 def _floor(schedule: Schedule) -> float:
     return schedule.shape.floor if math.isfinite(schedule.shape.floor) else 0.0
+
+
+def _final(schedule: Schedule) -> Tensor:
+    return schedule.shape.final if math.isfinite(schedule.shape.floor) else torch.zeros((), dtype=torch.float64)
 
 
 def _unsettled() -> ValueError:

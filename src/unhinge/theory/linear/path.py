@@ -9,14 +9,14 @@ distances at any time are algebra on 2 x 2 matrices. The full state is built onl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
+from unhinge.theory.keeping import kept
 from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.blocks import Blocks
 from unhinge.theory.linear.commuting import Commuting
@@ -25,7 +25,7 @@ from unhinge.theory.linear.propagators import Propagator
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.start import Start
 from unhinge.theory.linear.summary import streamed_away
-from unhinge.theory.numerics import CHUNK, safe_norm, safe_sqrt, scaled
+from unhinge.theory.numerics import CHUNK, safe_norm, scaled, widened
 from unhinge.theory.path import (
     collapse_of_states,
     concatenated,
@@ -36,7 +36,7 @@ from unhinge.theory.path import (
     zero_start,
 )
 from unhinge.theory.state import State, fitting_scale
-from unhinge.theory.targets import HardTargets
+from unhinge.theory.targets import HardTargets, combined
 from unhinge.theory.types import Number, Time
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ class LinearPath:
         moments = self.propagator.times(time)
         blocks = self._blocks(moments)
         norm = self._log_norm(blocks)
-        scale = fitting_scale(norm.detach(), self._dtype)
+        scale = fitting_scale(norm.detach(), self.start.like.dtype)
         matrix = torch.exp(blocks.log + (blocks.lead - scale)[..., None])[..., None, None] * blocks.matrix
-        features, weight = self._assemble(matrix)
-        bias = None if self.biases is None else self.biases.at(moments).to(self.start.x)
-        return State(features, weight, bias, scale.to(self.start.x))
+        features, weight = self._assemble(matrix, self.start.unit)
+        bias = None if self.biases is None else self.biases.at(moments).to(self.start.like)
+        return State(features, weight, bias, scale.to(self.start.like))
 
     def direction(self) -> State:
         r"""The limit of :math:`Z / \|Z\|` as the integrated rate grows without bound  [eq: direction].
@@ -112,8 +112,8 @@ class LinearPath:
         A schedule that falls to zero stops short of it: there the state itself ends at :meth:`limit`.
         """
         self._check_start()
-        features, weight = self._assemble(self._lead)
-        return State(features, weight).normalized()
+        lead = self._lead
+        return State(*self._assemble(lead / safe_norm(lead @ self.start.factor, 3)))
 
     def limit(self) -> State:
         r"""The limit of :math:`Z` itself; an error if it diverges.
@@ -123,15 +123,15 @@ class LinearPath:
         ends = self._ends
         if ends is not None:
             return self.at(ends)
-        features, weight = self._assemble(self.propagator.final())
-        return State(features, weight, None if self.biases is None else self.biases.limit().to(self.start.x))
+        features, weight = self._assemble(self.propagator.final(), self.start.unit)
+        return State(features, weight, None if self.biases is None else self.biases.limit().to(self.start.like))
 
     def reduced(self, time: Time) -> Reduced:
         """The state in reduced coordinates, for norms that must not cost anything in n or p."""
         moments = self.propagator.times(time)
         blocks = self._blocks(moments)
         rows, weight, keep = self._small_state(blocks)
-        scale = torch.exp(blocks.lead)
+        scale = self.start.unit * torch.exp(blocks.lead)
         wide = scale[..., None, None]
         bias = None if self.biases is None else self.biases.at(moments)
         return Reduced(rows=wide * rows, weight=wide * weight, keep=scale * keep, bias=bias)
@@ -143,7 +143,8 @@ class LinearPath:
         start = self.start
         if start.features is None or start.targets is None:
             return None
-        return (start.features - start.targets.expand(start.rows)).to("cpu", torch.float64), self._compressed[3]
+        apart = (widened(start.features) - start.targets.expand(start.rows)).cpu()
+        return start.unit * apart, self._compressed[3]
 
     # ---- scalar questions: nothing of size n or p --------------------------------------------------------------------
 
@@ -155,10 +156,10 @@ class LinearPath:
         rows = blocks.relative() @ self.start.factor
         inner = (rows[..., 0, :] * rows[..., 1, :]).sum(-1)
         total = -(self.spectrum.sigma * inner).sum(-1)
-        value = scaled(total, 2 * blocks.lead)
+        value = self.start.unit * (self.start.unit * scaled(total, 2 * blocks.lead))
         if self.biases is not None:
             value = value - self.biases.at(moments) @ self.biases.drive
-        return value.to(self.start.x)
+        return value.to(self.start.like)
 
     def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
@@ -170,12 +171,12 @@ class LinearPath:
 
     def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|Z\|`, finite where :math:`\|Z\|` itself overflows."""
-        return self._log_norm(self._blocks(self.propagator.times(time))).to(self.start.x)
+        return self._log_norm(self._blocks(self.propagator.times(time))).to(self.start.like)
 
     def distance(self, time: Time) -> Tensor:
         r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small  [eq: chord]."""
         self._check_start()
-        return self._distance(self.propagator.times(time)).to(self.start.x)
+        return self._distance(self.propagator.times(time)).to(self.start.like)
 
     def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|Z\|` per unit of time (per step in descent) at a constant rate  [eq: growth].
@@ -183,7 +184,7 @@ class LinearPath:
         Arguments:
             lr: The rate of the prototypes; by default the one the schedule ends with.
         """
-        return self.propagator.growth(lr).to(self.start.x)
+        return self.propagator.growth(lr).to(self.start.like)
 
     def rate(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :meth:`distance`: it behaves as :math:`e^{\text{rate} \cdot t}`, so the rate is negative
@@ -193,7 +194,7 @@ class LinearPath:
         there.
         """
         self._check_start()
-        return self.propagator.falls(lr).amax().to(self.start.x)
+        return self.propagator.falls(lr).amax().to(self.start.like)
 
     def time_to(self, distance: Time) -> Tensor:
         """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never
@@ -203,7 +204,7 @@ class LinearPath:
         def measured(time: Tensor) -> Tensor:
             return self._distance(self.propagator.times(time))
 
-        return passages(distance, measured, self._ends, self.discrete).to(self.start.x)
+        return passages(distance, measured, self._ends, self.discrete).to(self.start.like)
 
     # ---- questions that look at classes or examples ------------------------------------------------------------------
 
@@ -221,14 +222,14 @@ class LinearPath:
         differences. Costs O(n C) per time.
         """
         moments = self.propagator.times(time)
-        return in_pieces(self._correct, moments, self._numbers_per_time()).to(self.start.x.device)
+        return in_pieces(self._correct, moments, self._numbers_per_time()).to(self.start.like.device)
 
     def accuracy(self, time: Time) -> Tensor:
         r"""Share of examples whose largest logit is their label's (soft labels: their most probable class):
         the mean of :meth:`correct`."""
         moments = self.propagator.times(time)
         size = self._numbers_per_time()
-        return share_of(self._correct, moments, size).to(self.start.x)
+        return share_of(self._correct, moments, size).to(self.start.like)
 
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
@@ -239,7 +240,7 @@ class LinearPath:
         else:
             pieces = moments.reshape(-1).split(max(1, CHUNK // self._collapse_size()))
             parts = [self._collapse(piece) for piece in pieces]
-        return concatenated(parts, moments, like=self.start.x)
+        return concatenated(parts, moments, like=self.start.like)
 
     def plot(self, times: Time | None = None) -> Figure:
         """Distance, norms, loss and accuracy over time, as a matplotlib figure."""
@@ -249,12 +250,7 @@ class LinearPath:
 
     # ---- reduced coordinates -----------------------------------------------------------------------------------------
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.start.x.dtype
-
-    @cached_property
-    @torch.enable_grad()  # kept for later questions, so never cut from the graph by whoever asks first
+    @kept
     def _lead(self) -> Tensor:
         return self.propagator.lead()
 
@@ -262,13 +258,13 @@ class LinearPath:
         """The matrices at these times; the last ones are kept, since questions come in groups (but no gradients)."""
         if moments.requires_grad or self.propagator.requires_grad:
             return self.propagator.blocks(moments)
-        if not (self._recent and torch.equal(self._recent[0][0], moments)):
-            self._recent[:] = [(moments.clone(), self.propagator.blocks(moments))]
-        return self._recent[0][1]
-
-    @cached_property
-    def _recent(self) -> list[tuple[Tensor, Blocks]]:
-        return []
+        # One entry that is read and replaced as a whole: threads may overwrite it, but never mix it.
+        recent: tuple[Tensor, Blocks] | None = self.__dict__.get("_recent")
+        if recent is None or not torch.equal(recent[0], moments):
+            with torch.inference_mode(False), torch.no_grad():
+                recent = moments.clone(), self.propagator.blocks(moments)
+            self.__dict__["_recent"] = recent
+        return recent[1]
 
     @property
     def _ends(self) -> float | None:
@@ -282,13 +278,13 @@ class LinearPath:
     def _log_norm(self, blocks: Blocks) -> Tensor:
         squares = (blocks.relative() @ self.start.factor).pow(2).sum((-3, -2, -1))
         positive = squares > 0
-        logs = torch.where(positive, squares, 1.0).log() / 2
+        logs = torch.where(positive, squares, 1.0).log() / 2 + math.log(self.start.unit)
         return torch.where(positive, blocks.lead + logs, -torch.inf)
 
     def _side_norm(self, time: Time, side: int) -> Tensor:
         blocks = self._blocks(self.propagator.times(time))
         rows = (blocks.relative() @ self.start.factor)[..., side, :]
-        return scaled(safe_sqrt(rows.pow(2).sum((-2, -1))), blocks.lead).to(self.start.x)
+        return (self.start.unit * scaled(safe_norm(rows, 2), blocks.lead)).to(self.start.like)
 
     def _distance(self, moments: Tensor) -> Tensor:
         final = self._lead @ self.start.factor
@@ -302,20 +298,20 @@ class LinearPath:
 
     # ---- the full state ----------------------------------------------------------------------------------------------
 
-    def _assemble(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and prototypes from the matrices of the groups (*, G, 2, 2)."""
+    def _assemble(self, matrix: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Features and prototypes from the matrices of the groups (*, G, 2, 2), times a factor."""
         start = self.start
         if start.features is None or start.targets is None:
             raise streamed_away("the full state")
-        small = matrix.to(self.start.x)
+        small = matrix.to(start.x.device)
         x, y = self._rows(small)
         rows, weight = self.spectrum.synthesize(x, y)
         rest = small[..., -1, :, :]
         if start.aside is not None:
             weight = weight + rest[..., 1, 1, None, None] * start.aside
         keep = rest[..., 0, 0, None, None]
-        features = keep * start.features + start.targets.expand(rows - keep * start.rows)
-        return features, weight
+        features = combined(start.targets, keep, start.features, rows - keep * start.rows, factor)
+        return features, (factor * weight).to(start.like)
 
     def _rows(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """Rows of the modes at the times of `matrix` (*, G, 2, 2)."""
@@ -328,8 +324,7 @@ class LinearPath:
 
     # ---- classes and examples, in the span of the modes --------------------------------------------------------------
 
-    @cached_property
-    @torch.enable_grad()
+    @kept
     def _compressed(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """x, y and the untouched prototypes in an orthonormal basis of their span, and that basis (p, q) if q < p."""
         start = self.start
@@ -342,14 +337,13 @@ class LinearPath:
         count = len(start.x)
         return stacked[:count], stacked[count : 2 * count], stacked[2 * count :], basis
 
-    @cached_property
-    @torch.enable_grad()
+    @kept
     def _residuals(self) -> Tensor:
         """What the modes do not see of each feature, on the basis of the modes: (n, q)."""
         start = self.start
         assert start.features is not None
         assert start.targets is not None
-        apart = (start.features - start.targets.expand(start.rows)).to("cpu", torch.float64)
+        apart = (widened(start.features) - start.targets.expand(start.rows)).cpu()
         basis = self._compressed[3]
         return apart if basis is None else apart @ basis
 
@@ -379,7 +373,7 @@ class LinearPath:
         if start.features is not None:
             residuals = self._residuals
             within = keep[..., None, None] ** 2 * (residuals.mT @ residuals / size)
-        return collapse_measures(means, weight, keep**2 * start.scatter / size, within)
+        return collapse_measures(means, weight, (keep * start.spread) ** 2 / size, within)
 
     # ---- which examples are right ------------------------------------------------------------------------------------
 
@@ -388,8 +382,7 @@ class LinearPath:
             raise streamed_away("accuracy")
         return len(self.start.features) * len(self.start.weight)
 
-    @cached_property
-    @torch.no_grad()
+    @kept
     def _decisions(self) -> Decisions:
         x, y, aside, _ = self._compressed
         assert self.start.targets is not None
@@ -406,4 +399,6 @@ class LinearPath:
     def _correct(self, moments: Tensor) -> Tensor:
         """Whether each example is right at each of the times (m,): (m, n) bool."""
         biases = None if self.biases is None else self.biases.at(moments)
-        return self._decisions.correct(self._blocks(moments), biases)
+        blocks = self._blocks(moments)
+        # biases have a scale of their own, so here the unit of the start counts
+        return self._decisions.correct(replace(blocks, lead=blocks.lead + math.log(self.start.unit)), biases)

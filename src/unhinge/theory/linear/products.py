@@ -83,4 +83,4 @@ def ordered_products(
     if bool((beyond > 0).any()):
         tail_log, tail = power(matrices(settles, settles + 1)[0], beyond)
         log, result = normalized(log + tail_log, tail @ result)
-    return log.reshape(*steps.shape, -1), result.reshape(*steps.shape, *sample.shape)
+    return log.reshape(*steps.shape, sample.shape[0]), result.reshape(*steps.shape, *sample.shape)

@@ -58,16 +58,15 @@ class Propagator(Protocol):
 
 
 def flow_propagator(
-    spectrum: Spectrum, rates: Rates, schedules: tuple[Schedule, Schedule], factor: Tensor, eps: float
+    spectrum: Spectrum, rates: Rates, schedules: tuple[Schedule, Schedule], factor: Tensor
 ) -> Propagator:
     """Gradient flow: in closed form if the rates are proportional.
 
     Arguments:
         factor: Coordinates of the start, (G, side, 2).
-        eps: Rounding unit of the start's dtype: a part smaller than that is none.
     """
     if _together(schedules):
-        return commuting(spectrum, rates, FlowSymbol(schedules[1].shape), factor, eps)
+        return commuting(spectrum, rates, FlowSymbol(schedules[1].shape), factor)
     return Ordered(FlowPanels(spectrum.sigma, rates, schedules))
 
 
@@ -77,18 +76,17 @@ def descent_propagator(
     schedules: tuple[Schedule, Schedule],
     options: Momentum,
     factor: Tensor,
-    eps: float,
 ) -> Propagator:
     """SGD: in closed form if the rates are proportional and no step is so long that signs alternate."""
     closed = None
     if _together(schedules):
         solve = _momentum_in_closed_form if options.factor else _plain_in_closed_form
-        closed = solve(spectrum, rates, schedules[1], options, factor, eps)
+        closed = solve(spectrum, rates, schedules[1], options, factor)
     return Ordered(DescentSteps(spectrum.sigma, rates, schedules, options)) if closed is None else closed
 
 
 def _plain_in_closed_form(
-    spectrum: Spectrum, rates: Rates, schedule: Schedule, options: Momentum, factor: Tensor, eps: float
+    spectrum: Spectrum, rates: Rates, schedule: Schedule, options: Momentum, factor: Tensor
 ) -> Commuting | None:
     # The reference is the larger eigenvalue of some mode, and :math:`1 + \eta\omega` must stay positive there: it is at
     # least 1 minus the smaller of the two decays. The other bound keeps the larger eigenvalue the larger multiplier,
@@ -97,17 +95,22 @@ def _plain_in_closed_form(
     decays = (rates.features * rates.feature_decay).item(), (rates.weight * rates.weight_decay).item()
     if sum(decays) > 0 and not (highest * min(decays) < 1 and highest * sum(decays) < 2):
         return None
-    return commuting(spectrum, rates, DescentSymbol(schedule.shape), factor, eps)
+    return commuting(spectrum, rates, DescentSymbol(schedule.shape), factor)
 
 
 def _momentum_in_closed_form(
-    spectrum: Spectrum, rates: Rates, schedule: Schedule, options: Momentum, factor: Tensor, eps: float
+    spectrum: Spectrum, rates: Rates, schedule: Schedule, options: Momentum, factor: Tensor
 ) -> Commuting | None:
     shrink = torch.zeros_like(rates.features)
     if options.decoupled:
         # A decoupled decay multiplies each side by its own factor, and that commutes with the pull only if they agree.
-        shrink = rates.features * rates.feature_decay
-        if shrink.item() != (rates.weight * rates.weight_decay).item():
+        shrink, other = rates.features * rates.feature_decay, rates.weight * rates.weight_decay
+        # Nor is it enough that they are equal where a gradient may move them apart.
+        decays, peaks = (rates.feature_decay, rates.weight_decay), (rates.features, rates.weight)
+        apart = any(decay.requires_grad for decay in decays) or (
+            shrink.item() > 0 and any(p.requires_grad for p in peaks)
+        )
+        if apart or shrink.item() != other.item():
             return None
         none = torch.zeros_like(shrink)
         rates = Rates(rates.features, rates.weight, none, none)
@@ -116,7 +119,7 @@ def _momentum_in_closed_form(
     if 1 + options.factor + schedule.shape.highest * ((1 + options.factor) * lowest - shrink.item()) < 0:
         return None
     symbol = MomentumSymbol(schedule.shape, options, shrink)
-    solved = commuting(spectrum, rates, symbol, factor, eps)
+    solved = commuting(spectrum, rates, symbol, factor)
     # Where the leading part turns, it has no logarithm that everything could be measured against.
     return None if symbol.oscillates(solved.reference) else solved
 

@@ -13,15 +13,17 @@ Knows nothing of features or time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from unhinge.theory.keeping import kept
 from unhinge.theory.linear.prior import PriorSpectrum
-from unhinge.theory.linear.secular import EXACT_DIGITS, SecularRoots, exact_root, solve_secular
+from unhinge.theory.linear.secular import EXACT_DIGITS, ROOM, SecularRoots, exact_root, in_blocks, solve_secular
 from unhinge.theory.numerics import EPS, safe_sqrt
 
 __all__ = [
@@ -79,6 +81,87 @@ def as_gamma(value: Tensor, num_classes: int) -> Gamma:
     return Gamma(value, values[0] + moving, values[1] + moving, values[2] + moving, exact)
 
 
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class LevelVectors:
+    r"""The singular vectors of the roots on the levels, T of length T  [eq: secular-vectors].
+
+    :math:`v_t \propto \sqrt{m_t \beta_t} / (\beta_t - \tau)` and
+    :math:`u_t \propto \sqrt{m_t}\,(\tau / (\beta_t - \tau) + \nu / (\nu - 1))`, both multiplied by :math:`\varrho`,
+    which keeps them regular where it vanishes. The last root vanishes with :math:`\nu`; it is written as :math:`\nu`
+    times a positive factor, so that its singular value keeps a sign and its relative accuracy.
+
+    Few levels are kept as matrices. Many are made in blocks whenever they multiply something: a product needs
+    :math:`T^2` operations anyway, and ten thousand levels would be matrices of 800 megabytes.
+    """
+
+    roots: SecularRoots
+    multiplicity: Tensor  # (T,)
+    gamma: Gamma
+    num_classes: int
+
+    def signed_roots(self) -> Tensor:
+        r""":math:`\pm\sqrt{\tau_k}`, (T,)."""
+        tau = self.roots.tau
+        signed = tau.clamp(min=0).sqrt() if not tau.requires_grad else safe_sqrt(tau)
+        if not self._last_vanishes:
+            return signed
+        return torch.cat([signed[:-1], (-self.gamma.nu / self._spread.sqrt())[None]])
+
+    def coordinates(self, side: Side, rows: Tensor) -> Tensor:
+        """Each vector's part of the rows (T, q), shape (T, q)."""
+        return torch.cat([block.to(rows) @ rows for _, block in self._blocks(side)])
+
+    def combined(self, side: Side, parts: Tensor) -> Tensor:
+        """The rows with these parts (*, T, q), shape (*, T, q)."""
+        total = torch.zeros(())
+        for part, block in self._blocks(side):
+            total = total + block.to(parts).mT @ parts[..., part, :]
+        return total
+
+    def _blocks(self, side: Side) -> Iterator[tuple[slice, Tensor]]:
+        """Vectors as rows, some at a time, with their numbers."""
+        size = len(self.multiplicity)
+        if size * size <= ROOM and not self._requires_grad:
+            yield slice(0, size), self._whole[side]
+            return
+        for part in in_blocks(size):
+            yield part, self._rows(side, part)
+
+    @kept
+    def _whole(self) -> dict[Side, Tensor]:
+        everything = slice(0, len(self.multiplicity))
+        sides: tuple[Side, Side] = ("left", "right")
+        return {side: self._rows(side, everything) for side in sides}
+
+    def _rows(self, side: Side, part: slice) -> Tensor:
+        size, weight, pull = len(self.multiplicity), self.multiplicity.sqrt(), self.roots.pull(part)
+        if side == "right":
+            rows = weight * self.roots.beta.sqrt() * pull
+        else:
+            nu, offset = self.gamma.nu, self.gamma.above / self.num_classes
+            rows = weight * (self.roots.tau[part, None] * pull + nu * offset)
+            if self._last_vanishes and part.stop == size:
+                last = -weight * (pull[-1] * nu / self._spread + offset)
+                rows = torch.cat([rows[:-1], last[None]])
+        return rows / rows.norm(dim=1, keepdim=True)
+
+    @property
+    def _last_vanishes(self) -> bool:
+        return not self.roots.above or len(self.multiplicity) == 1
+
+    @property
+    def _spread(self) -> Tensor:
+        size = len(self.multiplicity)
+        return -(self.multiplicity * self.roots.pull(slice(size - 1, size))[0]).sum()
+
+    @property
+    def _requires_grad(self) -> bool:
+        return self.roots.rho.requires_grad or self.gamma.nu.requires_grad
+
+
 @dataclass(frozen=True, kw_only=True)
 class HardSpectrum:
     """Integer labels: one group of differences per tied count, one row per root of the secular equation."""
@@ -88,8 +171,7 @@ class HardSpectrum:
     level: Tensor  # (C,) int64, which distinct count a class has
     tied: Tensor  # classes that share their count with another
     multiplicity: Tensor  # (T,) float64
-    left: Tensor  # (T, T), columns u_k on the levels
-    right: Tensor  # (T, T), columns v_k on the levels
+    vectors: LevelVectors  # u_k and v_k on the levels
     poles: Tensor  # (P,) int64, the level of each tied group
     beta: Tensor  # (T,), scaled to a maximum of 1
     roots: SecularRoots
@@ -98,11 +180,11 @@ class HardSpectrum:
 
     def analyze(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Coordinates of the reduced features and of the prototypes, one row per row of `group`."""
-        return self._split(rows, self.right), self._split(weight, self.left)
+        return self._split(rows, "right"), self._split(weight, "left")
 
     def synthesize(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The inverse of :meth:`analyze`; leading axes pass through."""
-        return self._join(x, self.right), self._join(y, self.left)
+        return self._join(x, "right"), self._join(y, "left")
 
     def untouched(self, weight: Tensor) -> Tensor | None:
         """The part of the prototypes outside all modes: none."""
@@ -111,7 +193,7 @@ class HardSpectrum:
     def read_out(self) -> Tensor:
         r"""Prototypes minus their mean from coordinates, shape :math:`(C, rows)`."""
         eye = torch.eye(len(self.group), dtype=torch.float64)
-        matrix = self._join(eye, self.left)
+        matrix = self._join(eye, "left")
         if len(self.beta) == 1:  # the one root moves all prototypes alike
             matrix[:, len(self.tied) :] = 0
         return matrix - matrix.mean(0)
@@ -119,13 +201,14 @@ class HardSpectrum:
     def square_gap(self, ref: int) -> Tensor:
         r""":math:`\sigma_r^2 - \sigma_k^2` for all groups, each to full relative accuracy."""
         ties, size = len(self.poles), len(self.beta)
-        distance = self.roots.distance
         if ref < ties:
             pole = self.poles[ref]
-            parts = [self.beta[pole] - self.beta[self.poles], distance[:, pole], self.beta[pole, None]]
+            distances = self.roots.distance(slice(None), pole)
+            parts = [self.beta[pole] - self.beta[self.poles], distances, self.beta[pole, None]]
         elif ref < ties + size:
             root = ref - ties
-            parts = [-distance[root, self.poles], self.roots.difference(root), self.roots.tau[root, None]]
+            distances = self.roots.distance(root, self.poles)
+            parts = [-distances, self.roots.difference(root), self.roots.tau[root, None]]
         else:
             parts = [-self.beta[self.poles], -self.roots.tau, self.beta.new_zeros(1)]
         return self.unit * torch.cat(parts)
@@ -145,17 +228,17 @@ class HardSpectrum:
             value = square - Decimal(decays[0].item()) * Decimal(decays[1].item())
         return plain - plain.detach() + float(value)
 
-    def _split(self, rows: Tensor, basis: Tensor) -> Tensor:
+    def _split(self, rows: Tensor, side: Side) -> Tensor:
         level, members = self.level.to(rows.device), self.multiplicity.to(rows)[:, None]
         means = rows.new_zeros(len(self.beta), rows.shape[-1]).index_add(0, level, rows) / members
         tied = self.tied.to(rows.device)
         differences = rows[tied] - means[level[tied]]
-        return torch.cat([differences, basis.to(rows).mT @ (means * members.sqrt())])
+        return torch.cat([differences, self.vectors.coordinates(side, means * members.sqrt())])
 
-    def _join(self, rows: Tensor, basis: Tensor) -> Tensor:
+    def _join(self, rows: Tensor, side: Side) -> Tensor:
         level, members = self.level.to(rows.device), self.multiplicity.to(rows)[:, None]
         ties = len(self.tied)
-        means = (basis.to(rows) / members.sqrt()) @ rows[..., ties:, :]
+        means = self.vectors.combined(side, rows[..., ties:, :]) / members.sqrt()
         full = means.index_select(-2, level)
         return full.index_add(-2, self.tied.to(rows.device), rows[..., :ties, :].to(full))
 
@@ -233,7 +316,8 @@ def hard_spectrum(counts: Tensor, gamma: Gamma, class_weight: Tensor | str | Non
     rho = gamma.below * gamma.above / size
     roots = solve_secular(beta / top, multiplicity, rho, gamma.nu)
     scale = gamma.growth * top.sqrt() / norm
-    signed_roots, left, right = _vectors(roots, beta / top, multiplicity, gamma, size)
+    vectors = LevelVectors(roots, multiplicity, gamma, size)
+    signed_roots = vectors.signed_roots()
     poles = (multiplicity >= 2).nonzero().flatten()
     tied = (multiplicity[level] >= 2).nonzero().flatten()
     tie_group = torch.full((len(beta),), -1).index_copy(0, poles, torch.arange(len(poles)))
@@ -246,8 +330,7 @@ def hard_spectrum(counts: Tensor, gamma: Gamma, class_weight: Tensor | str | Non
         level=level,
         tied=tied,
         multiplicity=multiplicity,
-        left=left,
-        right=right,
+        vectors=vectors,
         poles=poles,
         beta=beta / top,
         roots=roots,
@@ -287,31 +370,6 @@ def _levels(beta: Tensor) -> tuple[Tensor, Tensor, list[int]]:
     level[order] = torch.cumsum(opens, 0) - 1
     members = order[opens].tolist()
     return level, ranked[opens], members
-
-
-def _vectors(
-    roots: SecularRoots, beta: Tensor, multiplicity: Tensor, gamma: Gamma, num_classes: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Signed square roots of the :math:`\tau_k` and the singular vectors on the levels  [eq: secular-vectors].
-
-    :math:`v_t \propto \sqrt{m_t \beta_t} / (\beta_t - \tau)` and
-    :math:`u_t \propto \sqrt{m_t}\,(\tau / (\beta_t - \tau) + \nu / (\nu - 1))`, both multiplied by :math:`\varrho`,
-    which keeps them regular where it vanishes. The last root vanishes with :math:`\nu`; it is written as :math:`\nu`
-    times a positive factor, so that its singular value keeps a sign and its relative accuracy.
-    """
-    nu, weight = gamma.nu, multiplicity.sqrt()
-    right = weight * beta.sqrt() * roots.pull  # (T, T), a row per root
-    left = weight * (roots.tau[:, None] * roots.pull + nu * gamma.above / num_classes)
-    signed = roots.tau.clamp(min=0).sqrt() if not roots.tau.requires_grad else safe_sqrt(roots.tau)
-    if not roots.above or len(beta) == 1:
-        spread = -(multiplicity * roots.pull[-1]).sum()
-        last = -nu / spread.sqrt()
-        last_left = -weight * (roots.pull[-1] * nu / spread + gamma.above / num_classes)
-        signed = torch.cat([signed[:-1], last[None]])
-        left = torch.cat([left[:-1], last_left[None]])
-    left = left / left.norm(dim=1, keepdim=True)
-    right = right / right.norm(dim=1, keepdim=True)
-    return signed, left.mT, right.mT
 
 
 def soft_spectrum(factor: Tensor, gamma: Gamma, class_weight: Tensor | None) -> SoftSpectrum:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from unhinge.theory.keeping import kept
 from unhinge.theory.linear.summary import HardSummary, SoftSummary, Summary, summarize_in_memory
-from unhinge.theory.numerics import safe_sqrt
+from unhinge.theory.numerics import safe_norm, safe_sqrt, unit_of, widened
 from unhinge.theory.targets import Targets
 from unhinge.theory.types import Matrix, Vector
 from unhinge.theory.validation import as_tensors, check_alike, check_shape, check_start
@@ -19,13 +19,15 @@ __all__ = ["CheckedStart", "Start", "reduce_start"]
 
 @dataclass(frozen=True)
 class CheckedStart:
-    """A checked initial state after one pass over it."""
+    """A checked initial state after one pass over it, in float64 and in a unit in which squares fit."""
 
     rows: Tensor  # (r, p), reduced features
-    scatter: Tensor  # () float64, |H|^2 outside the modes
+    spread: Tensor  # (), |H| outside the modes
     weight: Tensor  # (C, p)
-    bias: Tensor | None  # (C,)
-    features: Tensor | None  # (n, p), if they are there
+    bias: Tensor | None  # (C,), as it came
+    features: Tensor | None  # (n, p), in their dtype, if they are there
+    unit: float  # a power of two that all but the bias was divided by; 1 for all but starts of 1e130 or 1e-130
+    like: Tensor  # (0,), of the dtype and on the device of the answers
 
 
 def reduce_start(
@@ -45,8 +47,8 @@ def reduce_start(
                 "make the problem with LayerPeeled(target, num_classes)."
             )
         start, prototypes, biases = check_start(features, weight, bias, targets.size, classes)
-        rows, scatter = summarize_in_memory(start, targets)
-        return CheckedStart(rows, scatter, prototypes, biases, start)
+        rows, spread = summarize_in_memory(start, targets)
+        return _in_units(rows, spread, prototypes, biases, start, start)
     same = features.num_classes == classes
     if same and isinstance(features, HardSummary):
         same = torch.equal(features.counts.double(), counts.double())
@@ -55,13 +57,25 @@ def reduce_start(
             "the summary's class counts are not those of this problem. Make the problem from the same summary: "
             "LayerPeeled.from_summary(summary)."
         )
-    rows = features.reduced()
-    given = {"features": rows, "weight": weight} | ({} if bias is None else {"bias": bias})
+    rows = features.wide_rows()
+    like = rows.new_empty(0, dtype=features.dtype)
+    given = {"features": like, "weight": weight} | ({} if bias is None else {"bias": bias})
     _, prototypes, *rest = as_tensors(given)
     check_shape("weight", prototypes, (classes, rows.shape[1]))
     biases = check_shape("bias", rest[0], (classes,)) if rest else None
-    check_alike(features=rows, weight=prototypes, bias=biases)
-    return CheckedStart(rows, features.scatter, prototypes, biases, None)
+    check_alike(features=like, weight=prototypes, bias=biases)
+    return _in_units(rows, features.spread, prototypes, biases, None, like)
+
+
+def _in_units(
+    rows: Tensor, spread: Tensor, weight: Tensor, bias: Tensor | None, features: Tensor | None, like: Tensor
+) -> CheckedStart:
+    wide, some = widened(weight), like.detach().new_empty(0)
+    unit = unit_of(rows, wide, spread)
+    if unit == 1:
+        return CheckedStart(rows, spread, wide, bias, features, unit, some)
+    scaled = None if features is None else features / unit
+    return CheckedStart(rows / unit, spread / unit, wide / unit, bias, scaled, unit, some)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,39 +86,42 @@ class Start:
     x: Tensor  # (rows, p)
     y: Tensor  # (rows, p)
     group: Tensor  # (rows,), the group of each row
-    scatter: Tensor  # () float64, |H|^2 outside the modes
+    spread: Tensor  # (), |H| outside the modes
     aside: Tensor | None  # (C, p), prototypes outside the modes
     weight: Tensor  # (C, p)
-    bias: Tensor | None  # (C,)
-    features: Tensor | None  # (n, p)
+    bias: Tensor | None  # (C,), as it came
+    features: Tensor | None  # (n, p), in their dtype
     targets: Targets | None
     counts: Tensor  # (C,), examples per class
+    unit: float  # as in :class:`CheckedStart`
+    like: Tensor  # (0,), of the dtype and on the device of the answers
 
-    @cached_property
-    @torch.enable_grad()
+    @property
+    def scatter(self) -> Tensor:
+        """|H|^2 outside the modes."""
+        return (self.unit * self.spread) ** 2
+
+    @kept
     def factor(self) -> Tensor:
         r"""Triangular factor of each group's rows: coordinates of x and y in a plane, shape (G, side, 2).
 
         Norms and inner products at any time follow from these alone, and without the cancellation of a Gram matrix.
         """
-        x, y = self.x.to("cpu", torch.float64), self.y.to("cpu", torch.float64)
+        x, y = self.x.cpu(), self.y.cpu()
         groups = int(self.group.max()) + 1
 
         def total(per_row: Tensor) -> Tensor:
             return torch.zeros(groups, dtype=torch.float64).index_add(0, self.group, per_row)
 
+        # One side may be far smaller than the other, as features next to large prototypes: squares on its own scale.
+        size = x.detach().abs().max() if x.numel() else torch.ones((), dtype=torch.float64)
+        x = x / torch.where(size > 0, size, 1.0)
         xx, xy = total(torch.linalg.vecdot(x, x)), total(torch.linalg.vecdot(x, y))
         slope = torch.where(xx > 0, xy / torch.where(xx > 0, xx, 1.0), 0.0)
         apart = y - slope[self.group, None] * x
         long, tall = safe_sqrt(xx), safe_sqrt(total(torch.linalg.vecdot(apart, apart)))
         zero = torch.zeros((), dtype=torch.float64)
-        factor = torch.stack([long, torch.zeros_like(long), slope * long, tall], -1)
-        aside = zero if self.aside is None else safe_sqrt(self.aside.to("cpu", torch.float64).pow(2).sum())
-        rest = torch.stack([safe_sqrt(self.scatter), zero, zero, aside])
-        result = torch.cat([factor, rest[None]]).unflatten(-1, (2, 2))
-        if not torch.isfinite(result.detach()).all():
-            raise ValueError(
-                "the squared norm of the start overflows. The dynamics is linear: divide features and weight by one "
-                "common factor, and the answers scale with it."
-            )
-        return result
+        factor = torch.stack([size * long, torch.zeros_like(long), slope * long, tall], -1)
+        aside = zero if self.aside is None else safe_norm(self.aside.cpu(), 2)
+        rest = torch.stack([self.spread.cpu(), zero, zero, aside])
+        return torch.cat([factor, rest[None]]).unflatten(-1, (2, 2))

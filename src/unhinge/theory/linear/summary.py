@@ -8,6 +8,7 @@ update, never as a difference of large sums: it stays accurate when the features
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from unhinge.theory.numerics import safe_sqrt, unit_of, widened
 from unhinge.theory.processes import sum_over_processes
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.types import Labels, Matrix
@@ -47,9 +49,10 @@ class HardSummary:
     """
 
     counts: Tensor  # (C,) int64, CPU
-    sums: Tensor  # (C, p), in the features' dtype, or wider
-    scatter: Tensor  # () float64, sum of |h_i - mean of its class|^2
+    sums: Tensor  # (C, p) float64
+    scatter: Tensor  # () float64, sum of |h_i - mean of its class|^2, in squares of `unit`
     dtype: torch.dtype  # of the features
+    unit: float = 1.0  # a power of two; not 1 only for features whose squares would over- or underflow
 
     @property
     def num_classes(self) -> int:
@@ -60,9 +63,18 @@ class HardSummary:
         return int(self.counts.sum())
 
     def reduced(self) -> Tensor:
-        r"""Scaled class means :math:`\sqrt{n_c}\,\bar h_c`, shape :math:`(C, p)`."""
+        r"""Scaled class means :math:`\sqrt{n_c}\,\bar h_c`, shape :math:`(C, p)`, in the dtype of the features."""
+        return self.wide_rows().to(self.dtype)
+
+    def wide_rows(self) -> Tensor:
+        """The same before rounding, in float64."""
         check_counts(self.counts)
-        return (self.sums / self.counts.to(self.sums).sqrt()[:, None]).to(self.dtype)
+        return self.sums / self.counts.to(self.sums).sqrt()[:, None]
+
+    def spread_out(self, ratio: float) -> bool:
+        """Whether the squared norm of all features is at most `ratio` times the scatter."""
+        squares = self.scatter + (self.sums * self.means() / self.unit / self.unit).sum().cpu()
+        return bool(squares <= ratio * self.scatter)
 
     def means(self) -> Tensor:
         return self.sums / self.counts.clamp(min=1).to(self.sums)[:, None]
@@ -72,17 +84,27 @@ class HardSummary:
         counts = self.counts + other.counts
         # Chan, Golub & LeVeque: n_a n_b / (n_a + n_b) |mean_a - mean_b|^2 joins two scatters without cancellation.
         share = self.counts.double() * other.counts.double() / counts.double().clamp(min=1)
-        gap = (self.means() - other.means()).double().pow(2).sum(1).cpu()
-        scatter = self.scatter + other.scatter + (share * gap).sum()
-        return replace(self, counts=counts, sums=self.sums + other.sums, scatter=scatter)
+        unit = max([part.unit for part in (self, other) if part.size], default=1.0)
+        gap = ((self.means() - other.means()) / unit).double().pow(2).sum(1).cpu()
+        scatter = self.in_units(unit) + other.in_units(unit) + (share * gap).sum()
+        return replace(self, counts=counts, sums=self.sums + other.sums, scatter=scatter, unit=unit)
+
+    def in_units(self, unit: float) -> Tensor:
+        """The scatter in squares of another unit."""
+        return self.scatter * (self.unit / unit) * (self.unit / unit)  # the square of a ratio alone may overflow
+
+    @property
+    def spread(self) -> Tensor:
+        """The root of the scatter: the norm of what the modes do not see."""
+        return self.unit * safe_sqrt(self.scatter)
 
     def all_reduce(self, group: dist.ProcessGroup | None = None) -> HardSummary:
         """The sum of the summaries of all processes of a ``torch.distributed`` group, on each of them."""
         counts, sums = sum_over_processes(self.counts, group), sum_over_processes(self.sums, group)
-        whole = replace(self, counts=counts, sums=sums)
+        whole = replace(self, counts=counts, sums=sums, unit=unit_of(sums))  # the same on all processes
         # Each part adds its own distance from the common means, so a plain sum merges the scatter too.
-        shift = (self.means() - whole.means()).double().pow(2).sum(1).cpu()
-        scatter = self.scatter + (self.counts.double() * shift).sum()
+        shift = ((self.means() - whole.means()) / whole.unit).double().pow(2).sum(1).cpu()
+        scatter = self.in_units(whole.unit) + (self.counts.double() * shift).sum()
         return replace(whole, scatter=sum_over_processes(scatter, group))
 
 
@@ -97,10 +119,11 @@ class SoftSummary:
     """
 
     factor: Tensor  # (r, C) float64, CPU
-    rows: Tensor  # (r, p)
-    scatter: Tensor  # () float64, |H|^2 outside the basis
+    rows: Tensor  # (r, p) float64
+    scatter: Tensor  # () float64, |H|^2 outside the basis, in squares of `unit`
     count: int
     dtype: torch.dtype
+    unit: float = 1.0
 
     @property
     def num_classes(self) -> int:
@@ -111,16 +134,31 @@ class SoftSummary:
         return self.count
 
     def reduced(self) -> Tensor:
+        """The features in the basis of the labels, in their dtype."""
         return self.rows.to(self.dtype)
+
+    def wide_rows(self) -> Tensor:
+        """The same before rounding, in float64."""
+        return self.rows
+
+    def in_units(self, unit: float) -> Tensor:
+        """The scatter in squares of another unit."""
+        return self.scatter * (self.unit / unit) * (self.unit / unit)  # the square of a ratio alone may overflow
+
+    @property
+    def spread(self) -> Tensor:
+        """The root of the scatter: the norm of what the modes do not see."""
+        return self.unit * safe_sqrt(self.scatter)
 
     def __add__(self, other: SoftSummary) -> SoftSummary:
         _check_mergeable(self, other)
         basis, factor = torch.linalg.qr(torch.cat([self.factor, other.factor]))
         stacked = torch.cat([self.rows, other.rows])
         rows = basis.to(stacked).mT @ stacked
-        lost = (stacked - basis.to(stacked) @ rows).double().pow(2).sum().cpu()
-        scatter = self.scatter + other.scatter + lost
-        return replace(self, factor=factor, rows=rows, scatter=scatter, count=self.count + other.count)
+        unit = max([part.unit for part in (self, other) if part.size], default=1.0)
+        lost = ((stacked - basis.to(stacked) @ rows) / unit).double().pow(2).sum().cpu()
+        scatter = self.in_units(unit) + other.in_units(unit) + lost
+        return replace(self, factor=factor, rows=rows, scatter=scatter, count=self.count + other.count, unit=unit)
 
     def all_reduce(self, group: dist.ProcessGroup | None = None) -> SoftSummary:
         """The sum of the summaries of all processes of a ``torch.distributed`` group, on each of them."""
@@ -154,24 +192,42 @@ def streamed_away(question: str) -> ValueError:
 
 
 def summarize_in_memory(features: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    r"""The reduced features :math:`B^\top H` and the squared norm of the rest, differentiable in `features`."""
+    r"""The reduced features :math:`B^\top H` and the norm of the rest, in float64, differentiable in `features`."""
+    rows, scatter = _one_pass(features, targets)
+    # One pass tells whether its squares have kept their digits; only where they have not is there another.
+    size = max(rows.detach().abs().max().item(), math.sqrt(scatter.item()))
+    if not 1e-130 < size < 1e130:
+        unit = unit_of(features)
+        scatter = _one_pass(features / unit, targets)[1]
+        return rows, unit * safe_sqrt(scatter)
+    return rows, safe_sqrt(scatter)
+
+
+def _one_pass(features: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     rows = targets.reduce(features)
     if isinstance(targets, HardTargets) and not features.requires_grad:
-        centers = rows / targets.counts.to(rows).sqrt()[:, None]
-        return rows, scatter_around(centers, features, targets.labels)
-    rest = features - targets.expand(rows)
-    return rows, rest.to("cpu", torch.float64).pow(2).sum()
+        means = rows / targets.counts.to(rows).sqrt()[:, None]
+        centers = means.to(features)
+        scatter = scatter_around(centers, features, targets.labels)
+        # The sum is around centers that were rounded to the dtype of the features; around the means it is less by this.
+        shift = (widened(centers) - means).pow(2).sum(1).cpu()
+        return rows, (scatter - (targets.counts * shift).sum()).clamp(min=0)
+    rest = widened(features) - targets.expand(rows)
+    return rows, rest.cpu().pow(2).sum()
 
 
 def scatter_around(centers: Tensor, features: Tensor, labels: Tensor, sums: Tensor | None = None) -> Tensor:
     """Sum of the squared distances of the features from the center of their class, in float64.
 
     In blocks of about two megabytes, so that the differences stay in the processor's cache: one pass over memory. With
-    `sums` given, the differences (center minus feature) of each class are added to it in the same pass.
+    `sums` given, the differences (center minus feature) of each class are added to it in the same pass. Half precision
+    is turned to float32 a block at a time: it could neither hold the squares nor sum them.
     """
     count, width = features.shape
-    size = max(1, min(count, (1 << 21) // max(1, width * features.element_size())))
-    buffer = features.new_empty(size, width)
+    dtype = torch.promote_types(features.dtype, torch.float32)
+    centers = centers.to(dtype)
+    size = max(1, min(count, (1 << 21) // max(1, width * dtype.itemsize)))
+    buffer = features.new_empty(size, width, dtype=dtype)
     labels = labels.to(features.device)
     total = 0.0
     for start in range(0, count, size):
@@ -240,29 +296,58 @@ def _soft_summary(features: Tensor, labels: Tensor, num_classes: int) -> SoftSum
     check_shape("features", features, (None, None))
     targets = as_targets(check_soft_labels(labels, num_classes), num_classes)
     assert isinstance(targets, SoftTargets)
-    rows, scatter = summarize_in_memory(features, targets)
-    return SoftSummary(targets.factor, rows, scatter, len(features), features.dtype)
+    rows, spread = summarize_in_memory(features, targets)
+    unit = unit_of(rows, spread)
+    return SoftSummary(targets.factor, rows, (spread / unit) ** 2, len(features), features.dtype, unit)
 
 
 class _HardPass:
-    """The running sums of one pass, in place: differences from the first feature seen of each class.
+    """The running sums of one pass over batches, by one of two ways.
 
-    A class's first feature lies within its scatter, so neither the sums nor the squares cancel when the means are read
-    off at the end, even if the features have almost collapsed.
+    *Careful*: differences from the first feature seen of each class. That lies within the scatter of its class, so
+    neither the sums nor the squares cancel when the means are read off at the end, even if the features have almost
+    collapsed. *Quick*: sums and squares of the features as they are, which touch each number twice instead of four
+    times; their difference loses the digits of :attr:`RATIO`. The first batch is taken carefully, and tells.
     """
+
+    # Quick while the squares are at most this many times the scatter. Rounding in float32 is some 1e-8 of the squares
+    # (each product 6e-8, in random directions), so the scatter keeps six digits, as careful float32 sums do.
+    RATIO = 30.0
+
+    def __init__(self, like: Tensor, num_classes: int) -> None:
+        self.careful = _Deviations(like, num_classes)
+        self.plain = _Totals(like, num_classes)
+        self.quick = False
+        self.batches, self.next_look = 0, 1
+
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        known = self.careful.centers
+        if features.dtype != known.dtype or features.shape[1] != known.shape[1]:
+            raise ValueError(
+                f"all batches must have features of one dtype and width, got {features.dtype} of width "
+                f"{features.shape[1]} after {known.dtype} of width {known.shape[1]}."
+            )
+        (self.plain if self.quick else self.careful).add(features, labels)
+        self.batches += 1
+        if self.batches >= self.next_look and features.dtype == torch.float32 and features.device.type == "cpu":
+            self.next_look *= 2  # means cost as much as a batch: seldom
+            self.quick = self.summary().spread_out(self.RATIO)
+
+    def summary(self) -> HardSummary:
+        return self.careful.summary() + self.plain.summary()
+
+
+class _Deviations:
+    """Sums of differences from the first feature of each class, and of their squares."""
 
     def __init__(self, like: Tensor, num_classes: int) -> None:
         self.counts = torch.zeros(num_classes, dtype=torch.int64)
         self.centers = like.new_zeros(num_classes, like.shape[1])
-        self.sums = torch.zeros_like(self.centers)
+        self.sums = widened(torch.zeros_like(self.centers))
         self.squares = torch.zeros((), dtype=torch.float64)
+        self.unit = unit_of(like)
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        if features.dtype != self.centers.dtype or features.shape[1] != self.centers.shape[1]:
-            raise ValueError(
-                f"all batches must have features of one dtype and width, got {features.dtype} of width "
-                f"{features.shape[1]} after {self.centers.dtype} of width {self.centers.shape[1]}."
-            )
         here = torch.bincount(labels.cpu(), minlength=len(self.counts))
         new = ((self.counts == 0) & (here > 0)).to(labels.device)
         if bool(new.any()):
@@ -270,15 +355,52 @@ class _HardPass:
             first = torch.zeros(len(here), dtype=torch.int64, device=labels.device)
             first[labels[order]] = order
             self.centers[new] = features[first[new]]
-        self.squares += scatter_around(self.centers, features, labels, self.sums)
+        # a batch has few examples of each class: its own sums may be rounded, the total of all batches not
+        sums = torch.zeros_like(self.centers, dtype=torch.promote_types(self.centers.dtype, torch.float32))
+        plain = self.unit == 1
+        centers, rows = (self.centers, features) if plain else (self.centers / self.unit, features / self.unit)
+        self.squares += scatter_around(centers, rows, labels, sums)
         if not torch.isfinite(self.squares):
             check_shape("features", features, (None, None))
-            raise ValueError("the squared norm of the features overflows; divide features and weight by one factor.")
+            raise ValueError(
+                "the squared norm of the features overflows: they are 1e150 times larger than the first batch. Divide "
+                "features and weight by one factor."
+            )
+        self.sums += widened(sums) * self.unit
         self.counts += here
 
     def summary(self) -> HardSummary:
         counts = self.counts.double().to(self.sums.device)[:, None]
-        shift = self.sums.double() / counts.clamp(min=1)  # center minus mean
-        scatter = self.squares - (counts * shift.pow(2)).sum().cpu()
-        sums = counts * (self.centers.double() - shift)
-        return HardSummary(self.counts, sums, scatter.clamp(min=0), self.centers.dtype)
+        shift = self.sums / counts.clamp(min=1)  # center minus mean
+        scatter = self.squares - (counts * (shift / self.unit).pow(2)).sum().cpu()
+        sums = counts * (widened(self.centers) - shift)
+        return HardSummary(self.counts, sums, scatter.clamp(min=0), self.centers.dtype, self.unit)
+
+
+class _Totals:
+    """Sums of the features of each class as they are, and of all squares."""
+
+    def __init__(self, like: Tensor, num_classes: int) -> None:
+        self.counts = torch.zeros(num_classes, dtype=torch.int64)
+        self.sums = widened(like.new_zeros(num_classes, like.shape[1]))
+        self.squares = 0.0
+        self.dtype = like.dtype
+
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        order = labels.argsort()
+        kinds, many = torch.unique_consecutive(labels[order], return_counts=True)
+        starts = torch.cat([many.new_zeros(1), many.cumsum(0)[:-1]])
+        # the sum of each run of equal labels, in one pass that gathers the rows itself
+        sums = torch.nn.functional.embedding_bag(order, features, starts, mode="sum")
+        self.sums[kinds] += widened(sums)
+        self.counts[kinds] += many
+        for part in features.reshape(-1).split(1 << 15):  # short sums: float32 rounding stays at its own level
+            self.squares += torch.dot(part, part).item()
+        if not math.isfinite(self.squares):
+            check_shape("features", features, (None, None))
+            raise ValueError("the squared norm of the features overflows; divide features and weight by one factor.")
+
+    def summary(self) -> HardSummary:
+        means = self.sums / self.counts.clamp(min=1)[:, None]
+        scatter = torch.tensor(self.squares, dtype=torch.float64) - (self.sums * means).sum()
+        return HardSummary(self.counts, self.sums, scatter.clamp(min=0), self.dtype)

@@ -51,7 +51,8 @@ class Symbol(Protocol):
         r""":math:`\Pi(base - gap)` as (log relative to the scale of `base`, value), shape :math:`(*, K)`."""
 
     def slope(self, time: Tensor, base: Tensor) -> Tensor:
-        r""":math:`\partial_\omega \log \Pi` at `base`, shape :math:`(*, K)`."""
+        r""":math:`\partial_\omega \Pi` at `base`, on the scale of :meth:`log`, shape :math:`(*, K)`: finite where the
+        response itself is zero."""
 
     def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         r"""What a decay and a constant pull make of a number, :math:`x' = \eta\,(\kappa - \lambda x)`: the factors a
@@ -157,14 +158,14 @@ def accumulate(shape: Shape, steps: Tensor, term: Callable[[Tensor], Tensor]) ->
     """
     settles = math.ceil(min(shape.settles, 2.0**62))  # as far as int64 counts
     flat = steps.reshape(-1)
-    floor = shape.floor if math.isfinite(shape.floor) else 0.0
-    tail = term(torch.full((1,), floor, dtype=torch.float64))
+    final = shape.final if math.isfinite(shape.floor) else torch.zeros((), dtype=torch.float64)
+    tail = term(final[None])
     # A step that takes a part to zero at once has the logarithm minus infinity, and none of these steps would make it
     # 0 * -inf: -1e300 is as good as minus infinity after one step and zero after none.
     beyond = (flat - settles).clamp(min=0)[:, None].double() * torch.where(torch.isfinite(tail), tail, -1e300)
     last = min(int(flat.max()) if flat.numel() else 0, settles)
     if last == 0:
-        return beyond.reshape(*steps.shape, -1)
+        return beyond.reshape(*steps.shape, tail.shape[-1])
     inside = flat.clamp(max=last)
     block = 256
     chunk = block * max(1, (1 << 20) // (block * tail.shape[-1]))
@@ -180,4 +181,4 @@ def accumulate(shape: Shape, steps: Tensor, term: Callable[[Tensor], Tensor]) ->
         asked = ((inside > start) & (inside <= stop)).nonzero().flatten()
         result = result.index_put((asked,), total + sums[inside[asked] - start - 1])
         total = total + ends[-1]
-    return (result + beyond).reshape(*steps.shape, -1)
+    return (result + beyond).reshape(*steps.shape, tail.shape[-1])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -341,8 +342,8 @@ def _non_increasing(shape: Shape) -> bool | None:
         case Cosine():
             return shape.floor <= 1
         case Piecewise():
-            return all(later <= earlier for earlier, later in zip(shape.values, shape.values[1:], strict=False))
+            return all(bool(later <= earlier) for earlier, later in pairwise(shape.values))
         case Warmup():
-            return shape.start >= 1 and _non_increasing(shape.after)
+            return shape.start.item() >= 1 and _non_increasing(shape.after)
         case _:
             return None
