@@ -1,4 +1,4 @@
-"""Two processes of a gloo group on the loopback device, for what has to work under torch.distributed."""
+"""Two or more processes of a gloo group on the loopback device, for what has to work under torch.distributed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,39 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-__all__ = ["run_in_two"]
+__all__ = ["run_in", "run_in_two", "start_in"]
 
 
 def run_in_two(work: Callable[..., None], *arguments: Any) -> None:
     """Call ``work(rank, *arguments)`` in both processes of a group, and wait for both."""
+    run_in(2, work, *arguments)
+
+
+def run_in(count: int, work: Callable[..., None], *arguments: Any) -> None:
+    """The same in `count` processes. If one fails the others are ended."""
+    mp.spawn(_member, args=(count, _free_port(), work, arguments), nprocs=count)
+
+
+def start_in(count: int, work: Callable[..., None], *arguments: Any) -> list[Any]:
+    """The same, without waiting and without ending anyone: the processes, started."""
+    context, port = mp.get_context("spawn"), _free_port()
+    members = [context.Process(target=_member, args=(rank, count, port, work, arguments)) for rank in range(count)]
+    for member in members:
+        member.start()
+    return members
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(_member, args=(port, work, arguments), nprocs=2)
+        port: int = probe.getsockname()[1]
+    return port
 
 
-def _member(rank: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _member(rank: int, count: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", rank=rank, world_size=count)
     work(rank, *arguments)  # an error goes to the parent, which ends the other process
     dist.barrier()  # neither leaves while the other may still ask it for something
     # Gloo's threads, of which sharding starts some for groups of its own, may abort the interpreter while it shuts

@@ -235,6 +235,12 @@ class FactoredRows(nn.Module):
         needed = torch.maximum(rows.abs().amax(), pushed.abs().amax())
         return not bool(rounded <= digits**-0.25 * needed)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        rows = state_dict.get(f"{prefix}own")
+        if isinstance(rows, Tensor) and len(rows) == self.shards.num_classes:  # of all processes: take our part
+            state_dict = state_dict | {f"{prefix}own": rows[self.shards.start : self.shards.stop]}
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         dtype, wide, share = self.own.dtype, (self.mix, self.common, self.total, self.gram), self.share
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

@@ -3,7 +3,7 @@ r"""The head: a loss and an optimizer in one, because its gradient has a C-by-p 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,7 +59,7 @@ class ManyClassHead(nn.Module):
         generator: Draws the start; ``None`` uses torch's global generator.
         process_group: Splits the rows over the processes of a ``torch.distributed`` group. Each process passes its own
             examples, and all call ``forward`` and ``step`` together. The step follows the mean of their objectives, as
-            in DistributedDataParallel.
+            in DistributedDataParallel. The state of a process holds its own rows; see :meth:`joined`.
         device, dtype: Of the rows, as in ``nn.Linear``. What is p by p is float64 whatever they are.
 
     Example:
@@ -128,6 +128,24 @@ class ManyClassHead(nn.Module):
             rows = F.pad(rows, (0, 1)) if bias else rows
         self.store = FactoredRows(rows, quadratic=self.loss.quadratic, shards=shards, share=prior)
         self._pending: list[Pull] = []  # of each backward pass since the last step
+
+    @staticmethod
+    def joined(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """The state of a head in one process from those of all processes of a sharded one, in the order of their ranks.
+
+        It can be loaded into a head of any number of processes: each takes its own rows.
+
+        Example:
+            >>> head = ManyClassHead(3, 10, "taylor_softmax")
+            >>> head.load_state_dict(ManyClassHead.joined([head.state_dict()]))
+            <All keys matched successfully>
+        """
+        if not states or any(state.keys() != states[0].keys() for state in states):
+            raise ValueError("states must hold the state of every process of one head, in the order of their ranks.")
+        rows = [name for name in states[0] if name.endswith("store.own")]
+        if len(rows) != 1:
+            raise ValueError(f"a state of a ManyClassHead has its rows as 'store.own'; got {', '.join(states[0])}.")
+        return {**states[0], rows[0]: torch.cat([state[rows[0]] for state in states])}
 
     @property
     def num_classes(self) -> int:
