@@ -19,7 +19,7 @@ def main(folder: Path, recipes: Path) -> None:
     from unhinge.training import Material, Recipe, fit, processes
 
     torch.set_num_threads(1)
-    crew = processes(2, "ddp", "cpu", "64-true")
+    workers = processes(2, "ddp", "cpu", "64-true")
     splits = load("digits")
     few = Material(splits.training.subset(torch.arange(203)), splits.test.subset(torch.arange(60)), None)
     for name, settings in json.loads(recipes.read_text()).items():
@@ -30,11 +30,11 @@ def main(folder: Path, recipes: Path) -> None:
 
         recipe = Recipe.of(settings)
         try:
-            run = fit(recipe, folder / name, material=few, processes=crew, progress=interrupt, save_every=0.0)
+            run = fit(recipe, folder / name, material=few, processes=workers, progress=interrupt, save_every=0.0)
         except InterruptedError:
-            run = fit(recipe, folder / name, material=few, processes=crew)
-        if crew.rank == 0:
-            print(json.dumps({"name": name, "stopped": run.stopped, "count": crew.count}), flush=True)
+            run = fit(recipe, folder / name, material=few, processes=workers)
+        if workers.rank == 0:
+            print(json.dumps({"name": name, "stopped": run.stopped, "count": workers.count}), flush=True)
 
 
 if __name__ == "__main__":

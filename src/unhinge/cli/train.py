@@ -265,10 +265,10 @@ def _fit(
     from unhinge.training.loop import Interrupted
 
     try:
-        crew = processes(devices, strategy, accelerator, precision)
+        workers = processes(devices, strategy, accelerator, precision)
     except (ImportError, ValueError, RuntimeError) as error:
         refuse(str(error))
-    console = Console(stderr=True, quiet=crew.rank != 0)
+    console = Console(stderr=True, quiet=workers.rank != 0)
     columns = (
         TextColumn("epoch {task.fields[epoch]}"),
         BarColumn(),
@@ -277,7 +277,7 @@ def _fit(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=crew.rank != 0) as bar:
+    with Progress(*columns, console=console, transient=True, disable=workers.rank != 0) as bar:
         task = bar.add_task("", total=None, epoch="1", rate="")
         heads: list[str] = []
 
@@ -304,7 +304,7 @@ def _fit(
                 chosen,
                 folder,
                 data_root=data_root,
-                processes=crew,
+                processes=workers,
                 progress=show,
                 save_every=save_every,
                 tensorboard=True,
@@ -317,7 +317,7 @@ def _fit(
             typer.echo("unhinge: interrupted. The same command continues from its last checkpoint.", err=True)
             raise typer.Exit(128 + signal.SIGINT) from None
         except RuntimeError as error:
-            if crew.count == 1:
+            if workers.count == 1:
                 raise
             reason = next(iter(str(error).splitlines()), type(error).__name__)[:100]
             typer.echo(f"unhinge: another process of this run is gone ({reason}). Run it again to continue.", err=True)
@@ -333,7 +333,7 @@ def _fit(
         typer.echo(f"unhinge: {warning}", err=True)
     for complaint in run.complaints:
         typer.echo(f"unhinge: {complaint} The one before it was used.", err=True)
-    return run if crew.rank == 0 else None
+    return run if workers.rank == 0 else None
 
 
 SHOWN = {

@@ -124,16 +124,16 @@ def fit(
         interrupted: Asked after each step; once it says yes, a checkpoint is written and :class:`Interrupted` raised.
             So a signal's handler only has to set a flag, and never meets a half-done step.
     """
-    crew, place = processes or Alone(), Path(folder)
-    if crew.rank == 0:
+    processes, place = processes or Alone(), Path(folder)
+    if processes.rank == 0:
         place.mkdir(parents=True, exist_ok=True)
-    with only_writer(place) if crew.rank == 0 else nullcontext(), using_threads(recipe.threads):
-        _claim(place, recipe, crew)
+    with only_writer(place) if processes.rank == 0 else nullcontext(), using_threads(recipe.threads):
+        _claim(place, recipe, processes)
         images = material or material_of(recipe, data_root)
-        warnings = _compared(place / "machine.json") if crew.rank == 0 else ()
-        if crew.rank == 0:
+        warnings = _compared(place / "machine.json") if processes.rank == 0 else ()
+        if processes.rank == 0:
             _write_json(place / "data.json", _described(recipe, images))
-        run = _Training(recipe, place, images, crew, save_every, tensorboard, interrupted)
+        run = _Training(recipe, place, images, processes, save_every, tensorboard, interrupted)
         return replace(run.finish(progress), warnings=warnings)
 
 
@@ -145,17 +145,17 @@ class _Training:
         recipe: Recipe,
         folder: Path,
         material: Material,
-        crew: Processes,
+        processes: Processes,
         save_every: float,
         tensorboard: bool,
         interrupted: Callable[[], bool],
     ) -> None:
-        self.recipe, self.folder, self.crew, self.save_every = recipe, folder, crew, save_every
+        self.recipe, self.folder, self.processes, self.save_every = recipe, folder, processes, save_every
         self.interrupted = interrupted
-        self.train, self.test = material.train.to(crew.device), material.test.to(crew.device)
+        self.train, self.test = material.train.to(processes.device), material.test.to(processes.device)
         self.sample = sample_of(self.train, recipe.seed_for("data"))
         self.objective: Objective = objective_of(recipe, material.train.counts)
-        self.network = network_of(recipe, material.train).to(crew.device)
+        self.network = network_of(recipe, material.train).to(processes.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
         self.names = {parameter: name for name, parameter in self.network.named_parameters()}
         self.steps = num_batches(self.train, recipe.batch)
@@ -165,13 +165,13 @@ class _Training:
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
         )
-        self.model, self.optimizer = crew.prepare(self.network, optimizer)
+        self.model, self.optimizer = processes.prepare(self.network, optimizer)
         self.epoch = self.step = 0
         self.ended = False
         self.running = torch.zeros(4, dtype=torch.float64)  # loss x images, right, norms, images
         self.best = -1.0
         kept = self._resume()
-        self.log = Log(folder, kept, tensorboard and crew.rank == 0) if crew.rank == 0 else None
+        self.log = Log(folder, kept, tensorboard and processes.rank == 0) if processes.rank == 0 else None
 
     # ---- the run
 
@@ -187,7 +187,7 @@ class _Training:
             if stopped is not None:
                 return self._end(progress, record, stopped)
             accuracy = record.get("test_accuracy", -1.0)
-            if self.crew.rank == 0:
+            if self.processes.rank == 0:
                 self._export("last", record)
                 if accuracy > self.best:
                     self._export("best", record)
@@ -198,13 +198,13 @@ class _Training:
             self._leave()
             if progress is not None:
                 progress(self.epoch * self.steps, self.recipe.epochs * self.steps, record)
-        if self.crew.rank == 0:
+        if self.processes.rank == 0:
             self._complete()
         return self._run(None)
 
     def _train_epoch(self, progress: Progress | None) -> str | None:
         """Steps from `self.step` to the end of the epoch; a reason if it has to stop there."""
-        recipe, crew = self.recipe, self.crew
+        recipe, processes = self.recipe, self.processes
         self.network.train()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(recipe, self.epoch)
@@ -215,24 +215,24 @@ class _Training:
             epoch=self.epoch,
             augment=augment_for(self.train) if recipe.augment else None,
             start=self.step,
-            shard=(crew.rank, crew.count),
+            shard=(processes.rank, processes.count),
             memory_format=torch.channels_last,
         )
         saved = told = time.monotonic()
         for x, y in feed:
             whole = min(recipe.batch, len(self.train) - self.step * recipe.batch)  # over all processes
             prototypes = prototypes_of(self.network)
-            total = crew.total(self.objective.weight_of(y).sum(dtype=widened(prototypes.dtype)))
+            total = processes.total(self.objective.weight_of(y).sum(dtype=widened(prototypes.dtype)))
             logits, features = self.model(x, return_features=True)
             loss = self.objective(logits, features, y, prototypes, total, whole)
             # Several processes average their gradients, and the parts of the objective add up.
-            crew.backward(loss * crew.count)
+            processes.backward(loss * processes.count)
             self.optimizer.step()
             self.optimizer.zero_grad()
             now = time.monotonic()
             # Whether to save is rank 0's clock's to say, and whether to end any one's: both travel with the sums, so
             # that all do the same.
-            due = float(crew.rank == 0 and now - saved > self.save_every)
+            due = float(processes.rank == 0 and now - saved > self.save_every)
             ended = float(self.interrupted())
             with torch.no_grad():
                 right, norms = (logits.argmax(-1) == y).sum(), _norms(features).sum()
@@ -240,7 +240,7 @@ class _Training:
                 part = torch.cat(
                     [torch.stack([value, right.to(value), norms.to(value)]), value.new_tensor([due, ended])]
                 )
-                *sums, due, ended = crew.total(part).tolist()
+                *sums, due, ended = processes.total(part).tolist()
             if not math.isfinite(sums[0]):
                 return f"{NON_FINITE} (epoch {self.epoch + 1}, step {self.step + 1} of {self.steps})"
             self.running += torch.tensor([*sums, whole], dtype=torch.float64)
@@ -263,7 +263,7 @@ class _Training:
         """What is known after the epoch, or at the step it stopped at."""
         # Stopped at the first step of an epoch, nothing was seen, and 0 would be a false report.
         loss, right, norms, seen = self.running.tolist() if self.step else (math.nan, math.nan, math.nan, 1.0)
-        self.crew.synchronize(self.network)
+        self.processes.synchronize(self.network)
         weight = prototypes_of(self.network)
         record: dict[str, Any] = {
             "epoch": self.epoch + 1,
@@ -278,14 +278,14 @@ class _Training:
         # On small subsets the test images outnumber the training images, and measuring would take most of the time.
         if (self.epoch + 1) % self.recipe.measure_every and self.epoch + 1 < self.recipe.epochs:
             return record
-        right_of = self.crew.total(score(self.network, self.test, (self.crew.rank, self.crew.count)))
+        right_of = self.processes.total(score(self.network, self.test, (self.processes.rank, self.processes.count)))
         record["test_accuracy"] = (right_of[0] / right_of[1]).item()
         return record | collapse_record(self.network, self.sample, weight, biases_of(self.network))
 
     # ---- files
 
     def _save(self) -> None:
-        if self.crew.rank != 0:
+        if self.processes.rank != 0:
             return
         assert self.log is not None
         tensors = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
@@ -380,7 +380,7 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _claim(folder: Path, recipe: Recipe, crew: Processes) -> None:
+def _claim(folder: Path, recipe: Recipe, processes: Processes) -> None:
     """Make the folder this run's; another run's is left alone."""
     path = folder / "recipe.json"
     if path.is_file():
@@ -398,9 +398,9 @@ def _claim(folder: Path, recipe: Recipe, crew: Processes) -> None:
             raise RecipeError(
                 f"{folder} holds another run; they differ in {', '.join(differing)}. Choose another folder."
             )
-    elif crew.rank == 0:
+    elif processes.rank == 0:
         write_atomically(path, (recipe.to_json() + "\n").encode())
-    if crew.rank == 0:
+    if processes.rank == 0:
         remove_leftovers(folder)
 
 
