@@ -27,6 +27,11 @@ SMALL: dict[str, st.SearchStrategy[Value]] = {
     "horizon": st.integers(20, 900),
     "reach": st.floats(1e-6, 1),
     "file": st.just(""),
+    "scale": st.floats(1e-3, 1),
+    "smoothing": st.just(0.0) | st.floats(0.01, 0.5),
+    "temperature": st.just(1.0) | st.floats(0.3, 3),
+    "adjustment": st.just(0.0) | st.floats(-1, 2),
+    "tolerance": st.floats(1e-3, 1),
 }
 
 

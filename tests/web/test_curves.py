@@ -15,7 +15,7 @@ from unhinge.web.panels import Answer
 
 from web.strategies_web import small_states  # isort: skip
 
-FREE, SPHERE, NOISE = VIEWS
+FREE, SPHERE, NOISE, YOUNG = VIEWS
 QUICK = (Phase.explicit, Phase.generate)  # a failing state is small enough to read, and shrinking it takes minutes
 
 
@@ -78,11 +78,50 @@ def test_curves_with_noise_and_imbalance_come_from_the_lines_shown(state):
     assert_code_gives_what_is_plotted(solved(NOISE, state))
 
 
+@settings(max_examples=8, phases=QUICK)
+@example(default_state("young", YOUNG.controls))
+@example(default_state("young", YOUNG.controls).replaced(power=0.5, smoothing=0.1, temperature=2.0))
+@example(default_state("young", YOUNG.controls).replaced(adjustment=1.0, feature_decay=0.01, scale=1.0))
+@given(small_states("young", YOUNG.controls))
+def test_curves_of_cross_entropy_come_from_the_lines_shown(state):
+    assert_code_gives_what_is_plotted(solved(YOUNG, state))
+
+
+def test_the_bound_shown_lies_above_the_true_error_and_the_horizon_is_the_libraries():
+    state = default_state("young", YOUNG.controls)
+    answer = YOUNG.solve(state)
+    bound, true = answer.panels["error"].curves
+    known = dict(zip(bound.x, bound.y, strict=True))
+    compared = [(known[x], y) for x, y in zip(true.x, true.y, strict=True) if known.get(x) is not None]
+    assert len(compared) > 10
+    assert all(high >= low for high, low in compared)
+    ((name, horizon),) = answer.panels["accuracy"].moments
+    assert name == "horizon"
+    steps = {entry.label: entry.value for entry in answer.numbers}["horizon"]
+    assert steps == f"{horizon:,.0f} steps"
+    assert known[horizon] is None or known.get(horizon, 0.1) <= 0.1 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "tone"),
+    [
+        ({"profile": "balanced"}, "Half of every class is right within the proved horizon", "good"),
+        ({"scale": 3.0}, "Nothing is proved", "bad"),
+        ({"ratio": 1000.0, "per_class": 100, "scale": 0.1}, "are learned later than that, or never", "warn"),
+    ],
+)
+def test_the_words_say_what_is_known_of_cross_entropy(changes, words, tone):
+    answer = YOUNG.solve(default_state("young", YOUNG.controls).replaced(**changes))
+    assert words in answer.headline
+    assert answer.tone == tone
+
+
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.key)
 def test_the_lines_are_few_and_use_the_library_alone(view):
     answer = view.solve(default_state(view.key, view.controls))
     for key, panel in answer.panels.items():
-        assert len(panel.code.splitlines()) <= (24 if key == "moving" else 16), panel.code
+        trains = view is YOUNG  # a training loop takes its lines
+        assert len(panel.code.splitlines()) <= (24 if key == "moving" or trains else 16), panel.code
         assert "unhinge.web" not in panel.code
         assert max(map(len, panel.code.splitlines())) <= 140, panel.code
 
@@ -137,6 +176,7 @@ def test_weights_undo_the_collapse_of_small_classes():
         (FREE, {"schedule": "cosine", "optimizer": "descent", "momentum": 0.9, "length": 10**6}, "step by step"),
         (NOISE, {"noise": 0.95}, "labels say nothing"),
         (SPHERE, {"classes": 100, "dim": 20}, "Raise p"),
+        (YOUNG, {"classes": 1000, "per_class": 10}, "trains them on the spot"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_a_sentence(view, changes, words):

@@ -90,7 +90,9 @@ def test_the_page_and_its_policy_name_no_other_host(client):
     assert get(client, "/plotly.js").mimetype == "text/javascript"
 
 
-@pytest.mark.parametrize("query", ["view=free&gamma=0.3", "view=sphere", "view=noise&look=dark", "view=results"])
+@pytest.mark.parametrize(
+    "query", ["view=free&gamma=0.3", "view=sphere", "view=noise&look=dark", "view=young", "view=results"]
+)
 def test_an_export_is_one_file_that_asks_for_nothing(client, query):
     response = get(client, "/export?" + query)
     page = re.sub(r"<script>/\*\*.*?</script>", "", response.text, flags=re.DOTALL)  # Plotly's own text names its home
@@ -280,6 +282,9 @@ WHICH = st.sampled_from([view.key for view in VIEWS])
 @example("?view=free&optimizer=descent&lr=10000&feature_decay=1000&weight_decay=1000")
 @example("?view=free&gamma=1000&s=10000&lr=10000&horizon=1000000000")
 @example("?view=noise&noise=0.5&power=2&lr=10000&horizon=1000000000")
+@example("?view=young&classes=4&per_class=3&dim=4&lr=10000&temperature=0.001&scale=10&horizon=100000")
+@example("?view=young&classes=4&per_class=3&dim=4&feature_decay=1000&weight_decay=1000&smoothing=0.99&adjustment=-4")
+@example("?view=young&classes=2&per_class=1&dim=1&scale=0.000001&temperature=1000&tolerance=10")
 @given(
     WHICH.flatmap(
         lambda view: st.tuples(

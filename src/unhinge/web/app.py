@@ -27,11 +27,12 @@ from unhinge.web.uploads import LARGEST_FILE, UPLOADS
 from unhinge.web.view_free import FREE
 from unhinge.web.view_noise import NOISE
 from unhinge.web.view_sphere import SPHERE
+from unhinge.web.view_young import YOUNG
 from unhinge.web.views import View
 
 __all__ = ["VIEWS", "all_controls", "make_app", "solve"]
 
-VIEWS: tuple[View, ...] = (FREE, SPHERE, NOISE)
+VIEWS: tuple[View, ...] = (FREE, SPHERE, NOISE, YOUNG)
 LARGEST_KEPT = 32 * 2**20  # bytes of answers
 LONGEST_UPLOAD = 30.0  # seconds
 LOG = logging.getLogger(__name__)

@@ -42,8 +42,14 @@ def figure(panel: Panel, slot: Slot, theme: str = "light", player: bool = False)
         "showlegend": several,
         "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 10}, "itemwidth": 30},
         "hovermode": "closest" if any(curve.style == "marks" for curve in panel.curves) else "x unified",
-        "shapes": [_level(value, colors) for _, value in panel.levels],
-        "annotations": [_level_name(name, value, panel.ylog, colors) for name, value in panel.levels],
+        "shapes": [
+            *(_level(value, colors) for _, value in panel.levels),
+            *(_moment(value, colors) for _, value in panel.moments),
+        ],
+        "annotations": [
+            *(_level_name(name, value, panel.ylog, colors) for name, value in panel.levels),
+            *(_moment_name(name, value, panel.xlog, colors) for name, value in panel.moments),
+        ],
         "meta": {"slot": slot.key, "title": panel.title or slot.title},
     }
     if panel.yrange is not None:
@@ -126,6 +132,26 @@ def _level_name(name: str, value: float, log: bool, colors: dict[str, str]) -> d
         "y": math.log10(value) if log else value,
         "yanchor": "bottom",
         "showarrow": False,
+        "font": {"size": 9, "color": colors["faint"]},
+    }
+
+
+def _moment(value: float, colors: dict[str, str]) -> dict[str, Any]:
+    line = {"color": colors["faint"], "width": 1.2, "dash": "dashdot"}
+    return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": value, "x1": value, "line": line}
+
+
+def _moment_name(name: str, value: float, log: bool, colors: dict[str, str]) -> dict[str, Any]:
+    return {
+        "text": name,
+        "yref": "paper",
+        "y": 0,
+        "yanchor": "bottom",
+        "x": math.log10(value) if log else value,
+        "xanchor": "left",
+        "showarrow": False,
+        "bgcolor": colors["paper"],
+        "borderpad": 0,
         "font": {"size": 9, "color": colors["faint"]},
     }
 

@@ -63,6 +63,7 @@ class Panel:
     ylog: bool = False
     yrange: tuple[float, float] | None = None
     levels: Sequence[tuple[str, float]] = ()  # horizontal lines
+    moments: Sequence[tuple[str, float]] = ()  # vertical lines
     moving: Moving | None = None
 
 

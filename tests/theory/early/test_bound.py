@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracles.early import Young, make_young, relative_error, run_flow, run_sgd, value
 from unhinge.theory import EarlyCrossEntropy, Linearized, constant, cosine, summarize, warmup
 from unhinge.theory.early.loss import binary_cross_entropy, cross_entropy, focal, squared_error
-from unhinge.theory.early.norms import spectral_norm
-from young_oracles import Young, make_young, relative_error, run_flow, run_sgd, value
+from unhinge.theory.early.norms import Weights, measure, spectral_norm, unseen_residuals
 
 INTEGRATION = 1e-10  # what the oracle of the flow itself may be off
 
@@ -185,6 +185,44 @@ def test_the_bound_of_descent_is_never_violated(
 def test_the_bound_of_the_flow_is_never_violated(case: Young, power: float, frozen: bool) -> None:
     rate = 10**power * case.temperature
     check_times(case, (constant(rate),) * 2, [0.3, 4.0, 30.0], frozen)
+
+
+@pytest.mark.parametrize("rate", [1e4, 1e8])
+def test_steps_that_overflow_prove_nothing(rate: float) -> None:
+    """States beyond 1e100 have no eigenvalues that converge; they once raised an error out of the horizon."""
+    case = make_young([3, 2, 2, 1], dim=4, scale=1e-3, temperature=1e-3)
+    path = case.problem().descent(case.features, case.weight, lr=rate)
+    assert path.horizon(0.1) <= 1
+    assert torch.isinf(path.error_bound([50, 1000])).all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_more_classes_than_directions_have_the_same_norms(bias: bool) -> None:
+    """The measured norms, against logits written out."""
+    generator = torch.Generator().manual_seed(0)
+    rows, weight = (torch.randn(2, 9, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    shift = torch.randn(2, 9, generator=generator, dtype=torch.float64) if bias else None
+    roots = torch.arange(1.0, 10, dtype=torch.float64)
+    alpha = torch.rand(9, generator=generator, dtype=torch.float64)
+    weights = Weights(alpha, roots, 0.0, 1.0, 1.0, 1.0, True, 9)
+    prior = torch.softmax(roots / 5, 0)
+    residuals = unseen_residuals(0.0, 3, 1.0)
+    found = measure(rows, weight, shift, torch.ones(2).double(), residuals, weights, prior, prior, True)
+    added = torch.zeros(2, 9, dtype=torch.float64) if shift is None else shift
+    logits = rows @ weight.mT + roots[:, None] * added[:, None]
+    logits = logits - logits.mean(-1, keepdim=True)
+    slopes = alpha[:, None] * (logits @ (torch.diag(prior) - prior[:, None] * prior))
+    centered = weight - weight.mean(1, keepdim=True)
+    expected = {
+        "logits": (alpha[:, None] * logits).norm(dim=(1, 2)),
+        "slopes": slopes.norm(dim=(1, 2)),
+        "features": (slopes @ centered).norm(dim=(1, 2)),
+        "weight": (slopes.mT @ rows).norm(dim=(1, 2)),
+        "bias": (roots[:, None] * slopes).sum(1).norm(dim=1),
+        "largest_logits": (logits.norm(dim=2) / roots).amax(1),
+    }
+    for name, norm in expected.items():
+        torch.testing.assert_close(getattr(found, name), norm, rtol=1e-12, atol=1e-14, msg=name)
 
 
 @pytest.mark.parametrize("size", [3, 80])

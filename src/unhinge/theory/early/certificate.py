@@ -32,9 +32,10 @@ from unhinge.theory.early.loss import LossAtZero
 from unhinge.theory.early.movers import Block, Mover
 from unhinge.theory.early.norms import Norms, Weights
 
-__all__ = ["Certificate", "Forcing"]
+__all__ = ["BATCH", "Certificate", "Forcing"]
 
-BATCH = 256  # nodes measured at once
+BATCH = 256  # nodes measured at once, at most
+FIRST_BATCH = 16  # and at first: a large problem may not go further
 GIVE_UP = 4.0  # relative errors beyond this say nothing
 UPWARDS = 1 + 1e-9  # far above the rounding of some thousand operations
 
@@ -152,6 +153,7 @@ class Certificate:
     measure: Callable[[Tensor], Norms]
     log_norm: Callable[[Tensor], Tensor]
     drive: float  # norm of the constant pull on the biases
+    batch: int = BATCH  # nodes measured at once, as memory allows
     stretches: list[Stretch] = field(default_factory=list)
     ends: float = 0.0  # where the last block ends
     now: Differences = field(default_factory=Differences)  # there
@@ -176,7 +178,8 @@ class Certificate:
         """Blocks up to the time `until`, or to where nothing is proved any more."""
         while self.alive and not self.resting and self.ends < until:
             nodes = [self.ends]
-            while len(nodes) <= BATCH and nodes[-1] < until:
+            room = min(self.batch, max(FIRST_BATCH, len(self.stretches)))
+            while len(nodes) <= room and nodes[-1] < until:
                 nodes.append(self.mover.next(nodes[-1]))
                 if math.isinf(nodes[-1]):
                     break

@@ -167,6 +167,9 @@ class Linear:
             return math.inf
         unit = 1.0 if self.discrete else self._unit(start, slow)
         length = max(unit, start / 4)
+        turn = slow * self.turn(start, start + unit) / unit
+        if self.even and turn * length > FINE:  # the turn is proportional to the length: no need to search
+            length = max(1.0, math.floor(FINE / turn)) if self.discrete else FINE / turn * (1 - 1e-12)
         while slow * self.turn(start, start + length) > FINE and not (self.discrete and length <= 1):
             length = max(1.0, math.floor(length / 1.5)) if self.discrete else length / 1.5
         if self.together and start > PATIENCE * length and self.eigenvalues()[0] <= 0:
@@ -212,7 +215,7 @@ class PlainMover:
         turn, fade = min(linear.turn(start, stop), 300.0), min(linear.decays[0] * one, 300.0)
         first = min(math.expm1(turn), 1 + high)
         second = min(turn**2 * math.exp(turn), 4 * high)
-        curve = math.exp(4 * turn) * (1 / 8 if linear.even or not linear.discrete else 1 / 2)
+        curve = math.exp(min(4 * turn, 700.0)) * (1 / 8 if linear.even or not linear.discrete else 1 / 2)
         if not linear.together:  # the generator itself may turn inside the block: no chord, but the first displacement
             second, curve = first, 1.0
         a, b = linear.scales

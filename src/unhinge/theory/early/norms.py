@@ -12,6 +12,7 @@ pass all norms cost nothing in n or p  [eq: forcing].
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ __all__ = ["Norms", "Residuals", "Weights", "measure", "spectral_norm", "summari
 
 EXACT_SIZE = 64  # matrices up to this side get their spectral norm from eigenvalues
 GRAM_SIZE = 2048
+LARGEST_ENTRY = 1e70  # of a state: sums of squares of products of two entries fit float64
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,15 @@ def spectral_norm(matrix: Tensor) -> Tensor:
     return scale.sqrt() * torch.linalg.matrix_norm(fourth) ** 0.125
 
 
+def _upright(matrix: Tensor) -> Tensor:
+    """A matrix of the same Gram matrix with no more rows than columns: products with it keep their norms.
+
+    So that many classes cost what the few directions of their prototypes cost: a product with 1,000 classes and 64
+    directions has 64 columns instead of 1,000.
+    """
+    return torch.linalg.qr(matrix, mode="r").R if matrix.shape[-2] > matrix.shape[-1] else matrix
+
+
 @dataclass(frozen=True)
 class Norms:
     """One number per time each; see the module."""
@@ -130,7 +141,31 @@ def measure(
     vector: Tensor,
     centered: bool,
 ) -> Norms:
-    """From reduced features (t, r, q), prototypes (t, C, q), biases (t, C) and the factor of the residuals (t,)."""
+    """From reduced features (t, r, q), prototypes (t, C, q), biases (t, C) and the factor of the residuals (t,).
+
+    Infinite where an entry is larger than :data:`LARGEST_ENTRY`, as after steps that are far too long: nothing is
+    proved there, and eigenvalues would not converge.
+    """
+    parts = [rows, weight, keep] if bias is None else [rows, weight, keep, bias]
+    fits = torch.stack([(part.reshape(len(part), -1).abs() < LARGEST_ENTRY).all(1) for part in parts]).all(0)
+    parts = [torch.where(fits.reshape(-1, *[1] * (part.ndim - 1)), part, 0.0) for part in parts]
+    found = _measure(
+        parts[0], parts[1], None if bias is None else parts[3], parts[2], residuals, weights, diagonal, vector, centered
+    )
+    return Norms(**{name: torch.where(fits, norm, math.inf) for name, norm in vars(found).items()})
+
+
+def _measure(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    keep: Tensor,
+    residuals: Residuals,
+    weights: Weights,
+    diagonal: Tensor,
+    vector: Tensor,
+    centered: bool,
+) -> Norms:
     shift = torch.zeros(rows.shape[0], weight.shape[1], dtype=torch.float64) if bias is None else bias
     if centered:
         weight = weight - weight.mean(-2, keepdim=True)
@@ -141,11 +176,16 @@ def measure(
         return x * diagonal - (x @ vector)[..., None] * vector
 
     alpha, roots = weights.alpha, weights.roots
-    logits = rows @ weight.mT + roots[:, None] * shift[:, None]  # (t, r, C): times sqrt(n_c)
-    slopes = bent(logits)
     bent_weight = bent(weight.mT).mT  # S W
+    # biases are one more column of the prototypes, beside a feature that is 1 (sqrt(n_c) for the row of a class)
+    wide, sides, bent_sides = rows, weight, bent_weight
+    if bias is not None:
+        wide = torch.cat([rows, roots[:, None].expand(*rows.shape[:-1], 1)], -1)
+        sides, bent_sides = (torch.cat([x, y[..., None]], -1) for x, y in ((weight, shift), (bent_weight, bent(shift))))
+    logits = wide @ _upright(sides).mT  # (t, r, C) in some orthonormal basis: times sqrt(n_c)
+    slopes = wide @ _upright(bent_sides).mT
     pull = bent_weight.mT @ weight  # (t, q, q): W^T S W
-    pulled = slopes @ weight  # (t, r, q)
+    pulled = wide @ (bent_sides.mT @ weight)  # (t, r, q)
     square = keep**2
     weighted = alpha[:, None]
 
@@ -154,13 +194,13 @@ def measure(
 
     cover = residuals.cover
     forced = joint(pulled, ((pull @ cover) * pull).sum((-2, -1)))
-    inner = (weighted * slopes).mT @ rows + square[:, None, None] * (bent_weight @ residuals.inside)  # (t, C, q)
+    inner = bent_sides @ (wide.mT @ (weighted * rows)) + square[:, None, None] * (bent_weight @ residuals.inside)
     outer = ((bent_weight @ residuals.outside) * bent_weight).sum((-2, -1)).clamp(min=0)
     shaped = (inner.pow(2).sum((-2, -1)) + square**2 * outer).sqrt()
     slope_norm = joint(slopes, ((bent_weight @ cover) * bent_weight).sum((-2, -1)))
     logit_norm = joint(logits, ((weight @ cover) * weight).sum((-2, -1)))
     head, body = spectral_norm(weight), (spectral_norm(rows).square() + square * residuals.spectral**2).sqrt()
-    drift = (weighted * roots[:, None] * slopes).sum(-2).norm(dim=-1)
+    drift = (bent_sides @ (wide.mT @ (alpha * roots))[..., None]).flatten(-2).norm(dim=-1)
     push = bent(shift).norm(dim=-1)
     if bool((roots > 0).all()):
         tallest = (logits.norm(dim=-1) / roots).amax(-1)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.anchored import AnchoredPath
-from unhinge.theory.early.certificate import Certificate, Forcing
+from unhinge.theory.early.certificate import BATCH, Certificate, Forcing
 from unhinge.theory.early.loss import LossAtZero, binary_cross_entropy, cross_entropy, focal, squared_error
 from unhinge.theory.early.movers import AnchoredMover, Linear, MomentumMover, Mover, PlainMover
 from unhinge.theory.early.norms import Norms, Residuals, Weights, measure, summarize_residuals, unseen_residuals
@@ -34,6 +34,7 @@ from unhinge.theory.validation import as_tensor, scalar
 
 __all__ = ["EarlyCrossEntropy", "Linearized"]
 
+NUMBERS_AT_ONCE = 2**23  # of one array of the certificate: 64 MB
 LOSSES = {"binary_cross_entropy": binary_cross_entropy, "squared_error": squared_error}
 
 
@@ -280,7 +281,11 @@ class Linearized:
                 return path.log_norm(moments).double().cpu()
 
         forcing = Forcing(shape, weights, mover.scales, biases)
-        return self._early(path, Certificate(mover, forcing, measured, log_norm, drive), mover.discrete)
+        # per node the largest array of `measure` is (rows, classes) or (rows, columns)
+        wide = self.num_classes * max(path.reduced(0).weight.shape[-1], self.num_classes)
+        batch = max(4, min(BATCH, NUMBERS_AT_ONCE // wide))
+        certificate = Certificate(mover, forcing, measured, log_norm, drive, batch)
+        return self._early(path, certificate, mover.discrete)
 
     def _anchored_certificate(self, path: AnchoredPath, mover: AnchoredMover) -> Certificate:
         weights, shape = self._weights, self.shape

@@ -1,7 +1,7 @@
 r"""Real losses by autograd, written out from their definitions: what the linearized paths are judged against.
 
 No function of the package is used, and no loss of torch: softmax, smoothing, weights, offsets and
-temperature are spelled out here, and :mod:`test_young_oracles` compares them with torch's.
+temperature are spelled out here, and `tests/theory/early/test_oracles.py` compares them with torch's.
 """
 
 from __future__ import annotations

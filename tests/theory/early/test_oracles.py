@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from young_oracles import make_young, value
+from oracles.early import make_young, value
 
 WEIGHTS = torch.tensor([1.0, 2.0, 0.5, 1.5], dtype=torch.float64)
 OFFSETS = torch.tensor([0.3, -1.0, 0.0, 0.7], dtype=torch.float64)

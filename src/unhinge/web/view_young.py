@@ -1,0 +1,439 @@
+"""Cross-entropy while it is young: its exact first phase, the real loss beside it, and how long the two agree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from unhinge.theory import EarlyCrossEntropy, EarlyPath
+from unhinge.web.address import State
+from unhinge.web.clock import nice_length, shown_length, times
+from unhinge.web.controls import number
+from unhinge.web.panels import Answer, Curve, Number, Panel, Slot, Tone
+from unhinge.web.script import Look, Script, call, panel_of
+from unhinge.web.setting import CLASSES, Setting, setting
+from unhinge.web.shared_controls import DECAYS, SEED, horizon_control
+from unhinge.web.views import View
+from unhinge.web.words import plain, share
+
+__all__ = ["YOUNG"]
+
+LARGEST = {"logits": 60_000, "numbers": 150_000}
+STEP = 0.03  # of the fastest mode: some hundred steps from a small start to its end, each of them close to the flow
+BUDGET = 4e8  # multiplications of the simulation, a step counting for at least OVERHEAD
+OVERHEAD = 4e5
+MARKS = 40
+EXACT, AFTER, REAL = "exact", "linear loss alone", "real cross-entropy"
+
+_BY_KEY = {control.key: control for control in CLASSES}
+CONTROLS = (
+    number(
+        "scale",
+        "start scale",
+        "Features and prototypes start as normal numbers times this. The smaller, the longer cross-entropy is linear.",
+        0.01,
+        1e-6,
+        10.0,
+        log=True,
+        slide=(1e-4, 1.0),
+    ),
+    _BY_KEY["classes"],
+    replace(_BY_KEY["profile"], default="tail"),
+    replace(_BY_KEY["per_class"], default=40),
+    replace(_BY_KEY["ratio"], default=20.0),
+    _BY_KEY["counts"],
+    _BY_KEY["dim"],
+    number(
+        "smoothing",
+        "label smoothing",
+        "The share of each label that is spread over all classes.",
+        0.0,
+        0.0,
+        0.99,
+        slide=(0.0, 0.9),
+    ),
+    number(
+        "temperature", "temperature T", "The logits are divided by it.", 1.0, 1e-3, 1e3, log=True, slide=(0.1, 10.0)
+    ),
+    number(
+        "power",
+        "weights n^(-a)",
+        "Each class counts as the number of its examples to the power -a. With a = 1/2 the class differences grow "
+        "alike while the loss is linear.",
+        0.0,
+        0.0,
+        2.0,
+        slide=(0.0, 1.0),
+    ),
+    number(
+        "adjustment",
+        "adjustment τ",
+        "Logit adjustment: τ times the logarithm of the class frequencies is added to the logits during training. 1 is "
+        "balanced softmax.",
+        0.0,
+        -4.0,
+        4.0,
+        slide=(0.0, 2.0),
+    ),
+    *DECAYS,
+    number(
+        "lr",
+        "rate η",
+        "Learning rate of features and prototypes. Empty: the fastest mode grows by 3 % in a step.",
+        None,
+        1e-6,
+        1e4,
+        log=True,
+        slide=(1e-2, 100.0),
+    ),
+    number(
+        "tolerance",
+        "tolerance",
+        "The relative error up to which the linear path is trusted: it sets the horizon.",
+        0.1,
+        1e-6,
+        10.0,
+        log=True,
+        slide=(1e-3, 1.0),
+    ),
+    SEED,
+    horizon_control("steps shown", "Empty: twice the proved horizon.", longest=100_000),
+)
+
+SLOTS = (
+    Slot(
+        "accuracy",
+        "training accuracy",
+        "Line: the exact path, dotted after the horizon. Marks: gradient descent on real cross-entropy, computed now, "
+        "step by step.",
+    ),
+    Slot(
+        "error",
+        "proved bound and true error",
+        "Line: the proved bound of the relative distance of the two states. Marks: the true distance.",
+    ),
+    Slot(
+        "classes",
+        "accuracy of three classes",
+        "The largest, the middle and the smallest class. Lines: exact. Marks: real cross-entropy.",
+    ),
+    Slot(
+        "order", "when half of a class is right", "The first step at which half of the examples of a class are right."
+    ),
+    Slot(
+        "loss",
+        "loss",
+        "Line: cross-entropy to first order in the logits, dotted after the horizon. Marks: the real loss.",
+    ),
+    Slot(
+        "distance",
+        "distance to the linear limit",
+        "Of Z/|Z| from the direction in which the linear path leaves. After the horizon cross-entropy goes its own "
+        "way.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class _Solved:
+    setting: Setting
+    script: Script
+    lr: float
+    horizon: float
+
+    @property
+    def path(self) -> EarlyPath:
+        path: EarlyPath = self.script["path"]
+        return path
+
+
+def _check_size(given: Setting) -> None:
+    """That a certificate and some hundred steps of training take about a second."""
+    logits, numbers = given.num_samples * given.num_classes, (given.num_samples + given.num_classes) * given.dim
+    if logits > LARGEST["logits"] or numbers > LARGEST["numbers"]:
+        raise ValueError(
+            f"{given.num_samples:,} examples, {given.num_classes:,} classes and p = {given.dim:,} are {logits:,} "
+            f"logits and {numbers:,} numbers; this view trains them on the spot and takes {LARGEST['logits']:,} and "
+            f"{LARGEST['numbers']:,}. Lower C, N or p here, or use the library."
+        )
+
+
+def _solve(state: State) -> _Solved:
+    given = setting(State(state.view, (*state.items, ("start", "random"))))
+    _check_size(given)
+    scale, power, strength = state.number("scale"), state.number("power"), state.number("adjustment")
+    lines = [f"features, weight = {scale!r} * features, {scale!r} * weight"]
+    options = []
+    if power:
+        lines.append(f"weights = unhinge.class_weights(labels.bincount(), power={power!r}).double()")
+        options.append("class_weight=weights")
+    if strength:
+        lines.append(f"offsets = {strength!r} * (labels.bincount().double() / len(labels)).log()")
+        options.append("logit_adjustment=offsets")
+    problem = call(
+        "unhinge.EarlyCrossEntropy",
+        f"labels, {given.num_classes}",
+        *options,
+        label_smoothing=state.number("smoothing") or None,
+        temperature=None if state.number("temperature") == 1 else state.number("temperature"),
+        feature_decay=state.number("feature_decay") or None,
+        weight_decay=state.number("weight_decay") or None,
+    )
+    script = given.script.then(*lines, f"problem = {problem}")
+    lr = state.maybe("lr")
+    if lr is None:
+        made: EarlyCrossEntropy = script["problem"]
+        lr = float(f"{_natural_rate(made):.3g}")
+    script = script.then(f"path = problem.descent(features, weight, lr={lr!r})")
+    return _Solved(given, script, lr, float(script["path"].horizon(state.number("tolerance"))))
+
+
+def _natural_rate(problem: EarlyCrossEntropy) -> float:
+    """At which the fastest mode grows by :data:`STEP`, and no decay overshoots."""
+    fastest = problem.scale * problem.problem.critical_decay.item()
+    decay = max(part.item() for part in problem.decays)
+    return min(max(min(STEP / max(fastest, 1e-300), 0.5 / max(decay, 1e-300)), 1e-6), 1e4)
+
+
+def _length(state: State, horizon: float) -> int:
+    asked = state.maybe("horizon")
+    if asked is not None:
+        return shown_length(asked)
+    return min(nice_length(2 * horizon), 100_000) if math.isfinite(horizon) else 2000
+
+
+def _simulation(state: State, solved: _Solved, length: int) -> Script:
+    """Real cross-entropy by descent: leaves `marks`, the `runs` (features, weight, loss) at them, and all hits."""
+    given = solved.setting
+    cost = max(6.0 * given.num_samples * given.num_classes * given.dim, OVERHEAD)
+    steps = max(20, min(length, int(BUDGET / cost)))
+    every = max(1, round(steps / MARKS))
+    loss = call(
+        "torch.nn.functional.cross_entropy",
+        "(H @ W.mT)"
+        + ("" if state.number("temperature") == 1 else f" / {state.number('temperature')!r}")
+        + (" + offsets" if state.number("adjustment") else ""),
+        "labels",
+        *(["weight=weights"] if state.number("power") else []),
+        label_smoothing=state.number("smoothing") or None,
+    )
+    lr, decays = solved.lr, (state.number("feature_decay"), state.number("weight_decay"))
+    steps_of = ", ".join(
+        f"({z} - {lr!r} * " + (f"(d{z} + {decay!r} * {z})" if decay else f"d{z}") + ").detach().requires_grad_()"
+        for z, decay in zip("HW", decays, strict=True)
+    )
+    # by hand, not by torch.optim, whose first step imports torch's compiler: seconds, for two lines
+    return solved.script.then(
+        "H, W = features.clone().requires_grad_(), weight.clone().requires_grad_()",
+        "marks, runs, hits = [], [], []",
+        f"for k in range({steps + 1}):\n"
+        f"    loss = {loss}\n"
+        "    hits.append((H @ W.mT).argmax(1) == labels)\n"
+        f"    if k % {every} == 0:\n"
+        "        marks.append(k)\n"
+        "        runs.append((H.detach(), W.detach(), loss.item()))\n"
+        "    dH, dW = torch.autograd.grad(loss, (H, W))\n"
+        f"    H, W = {steps_of}",
+    )
+
+
+def answer(state: State) -> Answer:
+    """All curves, numbers and sentences of the view."""
+    solved = _solve(state)
+    length = _length(state, solved.horizon)
+    real = _simulation(state, solved, length)
+    end = min(solved.horizon, length)
+    script = real.then(f"x = {times(length, discrete=True)}", f"early, late = x[x <= {end:.0f}], x[x >= {end:.0f}]")
+    order = sorted(range(solved.setting.num_classes), key=lambda c: -solved.setting.counts[c])
+    panels = {
+        "accuracy": _panel(
+            solved,
+            script.then(
+                "seen = torch.tensor([hits[k].double().mean() for k in marks])",
+                _curves("path.accuracy({})", "seen"),
+            ),
+            "accuracy (share)",
+            yrange=(-0.03, 1.08),
+        ),
+        "error": _error_panel(state, solved, script),
+        "classes": _classes_panel(solved, script, order),
+        "order": _order_panel(solved, script, order),
+        "loss": _panel(
+            solved,
+            script.then(_curves("path.loss({})", "torch.tensor([r[2] for r in runs])")),
+            "cross-entropy (nats)",
+            yrange=(-0.02 * solved.path.base, 1.15 * solved.path.base),
+        ),
+        "distance": _distance_panel(solved, script),
+    }
+    headline, tone, sentences = _words(state, solved, panels)
+    return Answer(
+        headline,
+        tone,
+        sentences,
+        _numbers(state, solved, panels),
+        panels,
+        {"lr": solved.lr, "horizon": float(length)},
+    )
+
+
+def _curves(question: str, real: str) -> str:
+    """Python for the exact answer, the same after the horizon, where it is about the linear loss only, and the real."""
+    exact = ", ".join(f"'{name}': ({x}, {question.format(x)})" for name, x in ((EXACT, "early"), (AFTER, "late")))
+    return f"curves = {{{exact}, '{REAL}': (marks, {real})}}"
+
+
+def _panel(solved: _Solved, script: Script, ylabel: str, looks: dict[str, Look] | None = None, **more: object) -> Panel:
+    horizon = solved.horizon
+    last = script["x"][-1].item()
+    moments = [("horizon", horizon)] if 0 < horizon <= last else []
+    looks = looks or {EXACT: Look("line", 0), AFTER: Look("dotted", 0, listed=False), REAL: Look("marks", 1)}
+    return panel_of(script, "step", ylabel, looks, moments=moments, **more)
+
+
+def _error_panel(state: State, solved: _Solved, script: Script) -> Panel:
+    drawn = script.then(
+        "exact = lambda s: s.log_scale.exp() * torch.cat([s.features, s.weight])",
+        "pairs = [(exact(path.at(k)), torch.cat(r[:2])) for k, r in zip(marks[1:], runs[1:])]",
+        "true = torch.stack([(a - b).norm() / a.norm() for a, b in pairs])",
+        "bound = path.error_bound(x[1:])",
+        f"curves = {{'proved bound': (x[1:], bound), '{REAL}': (marks[1:], torch.where(true > 0, true, torch.nan))}}",
+    )
+    return _panel(
+        solved,
+        drawn,
+        "relative error (no unit)",
+        {"proved bound": Look("line", 0), REAL: Look("marks", 1)},
+        ylog=True,
+        levels=[("tolerance", state.number("tolerance"))],
+    )
+
+
+def _classes_panel(solved: _Solved, script: Script, order: list[int]) -> Panel:
+    shown = list(dict.fromkeys((order[0], order[len(order) // 2], order[-1])))
+    names = ("largest", "middle", "smallest") if len(shown) == 3 else ("largest", "smallest")
+    drawn = script.then(
+        f"few = {dict(zip(shown, names, strict=True))}",
+        "right, seen = path.correct(x).double(), torch.stack([hits[k] for k in marks]).double()",
+        "curves = {few[c]: (x, right[:, labels == c].mean(1)) for c in few}",
+        "curves |= {f'{few[c]}, real': (marks, seen[:, labels == c].mean(1)) for c in few}",
+    )
+    looks = {name: Look("line", 2 + i) for i, name in enumerate(names)}
+    looks |= {f"{name}, real": Look("marks", 2 + i, listed=False) for i, name in enumerate(names)}
+    return _panel(solved, drawn, "accuracy (share)", looks, yrange=(-0.03, 1.08))
+
+
+def _order_panel(solved: _Solved, script: Script, order: list[int]) -> Panel:
+    drawn = script.then(
+        "half = torch.stack([torch.stack(hits)[:, labels == c].double().mean(1) >= 0.5 for c in labels.unique()], 1)",
+        "real = torch.where(half.any(0), half.double().argmax(0).double(), torch.inf)",
+        f"c = torch.arange(1.0, {len(order) + 1})",
+        f"curves = {{'{EXACT}': (c, path.learned(0.5)[{order}]), '{REAL}': (c, real[{order}])}}",
+    )
+    looks = {EXACT: Look("line", 0), REAL: Look("marks", 1)}
+    counts = solved.setting.counts
+    for name, look in list(looks.items()):
+        words = [
+            f"{name}: class {k}, {counts[k]} examples, " + (f"step {when:,.0f}" if math.isfinite(when) else "never")
+            for k, when in zip(order, drawn["curves"][name][1].tolist(), strict=True)
+        ]
+        looks[name] = look._replace(hover=words)
+    levels = [("horizon", solved.horizon)] if 0 < solved.horizon <= script["x"][-1].item() else []
+    return panel_of(drawn, "class (by size, largest first)", "step", looks, levels=levels)
+
+
+def _distance_panel(solved: _Solved, script: Script) -> Panel:
+    drawn = script.then(
+        "end = torch.cat([path.direction().features, path.direction().weight])",
+        "unit = [torch.cat(r[:2]) / torch.cat(r[:2]).norm() for r in runs]",
+        _curves("path.distance({})", "torch.stack([(u - end).norm() for u in unit])"),
+    )
+    return _panel(solved, drawn, "distance (no unit)", yrange=(-0.05, 2.05))
+
+
+def _last(curve: Curve, moment: float) -> tuple[float, float]:
+    """The last value of a curve up to a moment, and where it is; 0 at 0 if there is none, as at the common start."""
+    known = [(y, x) for x, y in zip(curve.x, curve.y, strict=True) if x <= moment and y is not None]
+    return known[-1] if known else (0.0, 0.0)
+
+
+def _numbers(state: State, solved: _Solved, panels: dict[str, Panel]) -> list[Number]:
+    horizon, path = solved.horizon, solved.path
+    moment = panels["accuracy"].curves[0].x[-1]  # of the curve that ends at the horizon
+    true, mark = _last(panels["error"].curves[1], moment)
+    known = [y for y in panels["order"].curves[0].y if y is not None]
+    before = sum(y <= horizon for y in known)
+    return [
+        Number("horizon", _steps(horizon), "The last step at which the proved bound is within the tolerance."),
+        Number(
+            "accuracy there", share(path.accuracy(int(moment)).item()), "Training accuracy of the exact path, exactly."
+        ),
+        Number(
+            f"true error, step {mark:,.0f}",
+            plain(true),
+            "Relative distance of the two states at the last mark before it.",
+        ),
+        Number(
+            "classes learned",
+            f"{before} of {solved.setting.num_classes}",
+            "Classes of which half is right before the horizon.",
+        ),
+        Number(
+            "growth per step",
+            plain(solved.lr * path.scale * solved.script["problem"].problem.critical_decay.item()),
+            "Of the fastest mode without decay, relative.",
+        ),
+        Number("rate η", plain(solved.lr), "Learning rate of features and prototypes."),
+    ]
+
+
+def _steps(horizon: float) -> str:
+    return "always" if math.isinf(horizon) else f"{horizon:,.0f} steps"
+
+
+def _words(state: State, solved: _Solved, panels: dict[str, Panel]) -> tuple[str, Tone, list[str]]:
+    horizon, tolerance = solved.horizon, plain(state.number("tolerance"))
+    when = panels["order"].curves[0].y
+    known = [y for y in when if y is not None]
+    all_known = len(known) == len(when)
+    accuracy = solved.path.accuracy(int(min(horizon, 1e9))).item()
+    tone: Tone = "good"
+    if horizon < 1:
+        headline, tone = (
+            f"Nothing is proved at a tolerance of {tolerance}: the start is too large for cross-entropy to be linear, "
+            "or the steps are.",
+            "bad",
+        )
+    elif math.isinf(horizon):
+        headline = f"Cross-entropy stays within {tolerance} of the exact path at all times: its logits stay small."
+    elif all_known and max(known) <= horizon:
+        headline = (
+            f"Half of every class is right within the proved horizon of {_steps(horizon)}: until then cross-entropy is "
+            f"within {tolerance} of the exact path, whose accuracy rises to {share(accuracy)}."
+        )
+    else:
+        late = len(when) - sum(y <= horizon for y in known)
+        headline, tone = (
+            f"For {_steps(horizon)} cross-entropy is within {tolerance} of the exact path; {late} of {len(when)} "
+            "classes are learned later than that, or never.",
+            "warn",
+        )
+    sentences = []
+    if 1 <= horizon < math.inf:
+        sentences.append(
+            "After the line the exact path is that of the linear loss alone, and cross-entropy slows down."
+        )
+    if state.number("scale") > 0.1 and horizon < 100:
+        sentences.append("A smaller start gives a longer horizon.")
+    return headline, tone, sentences
+
+
+YOUNG = View(
+    "young",
+    "Cross-entropy",
+    "What cross-entropy does first, exactly, and for how long.",
+    "loss = mean of n^(-a) (-log softmax(z/T + τ log π)_y) + λ₁/2 |H|² + λ₂/2 |W|², z = W h, from a small start",
+    CONTROLS,
+    SLOTS,
+    answer,
+)
