@@ -50,10 +50,10 @@ class Forcing:
     has_bias: bool
     convex: bool = False  # fixed prototypes: differences do not add to the forcing, and biases count with the features
 
-    def __call__(
-        self, at: dict[str, float], distance: float, bias: float, push: tuple[float, float], damps: bool
-    ) -> tuple[float, float]:
-        """For (features, prototypes) together, weighted by `push`, and for the biases; `bias` is their distance."""
+    def __call__(self, at: dict[str, float], distance: float, bias: float, block: Block) -> tuple[float, float]:
+        """For (features, prototypes) together, weighted by the push of the block, and for the biases; `bias` is their
+        distance."""
+        push = block.push
         loss, weights = self.loss, self.weights
         if not (distance < 1e100 and bias < 1e100):
             return math.inf, math.inf
@@ -78,7 +78,12 @@ class Forcing:
         moved = steepness * (shift + weights.length * bias)
         of_features = plain_h + far_w * (slopes + moved) + head * moved
         of_weight = plain_w + body * moved + far_h * (slopes + moved)
-        of_bias = plain_b + many * (steepness * shift if damps else moved)
+        own = weights.length * bias  # of the biases on themselves, times the change of the gradient
+        if not block.damps or (block.bends and not loss.common):
+            own = steepness * own
+        else:  # the second derivative is symmetric in three vectors, so one direction bounds its change in all
+            own = loss.bend(reach) * reach * own if block.bends else 0.0
+        of_bias = plain_b + many * (steepness * shift + own)
         return math.hypot(push[0] * of_features, push[1] * of_weight), of_bias if self.has_bias else 0.0
 
     def between(
@@ -171,7 +176,7 @@ class Certificate:
         if time == stretch.start:
             return self._size(stretch.before)
         block = self.mover.block(stretch.start, time)
-        forces = self.forcing(stretch.at, stretch.distance, stretch.bias, block.push, block.damps)
+        forces = self.forcing(stretch.at, stretch.distance, stretch.bias, block)
         return self._size(self._after(stretch.before, block, forces))
 
     def extend(self, until: float) -> None:
@@ -215,19 +220,19 @@ class Certificate:
         distance, bias = now.error, now.bias
         if self.mover.discrete and stop - start == 1:  # one step: the gradients are those at its beginning
             at = first
-            forces = self.forcing(at, distance, bias, block.push, block.damps)
+            forces = self.forcing(at, distance, bias, block)
         else:
             first_order, second_order = (float(moved[k]) + block.fade[k] * rest + block.offset[k] for k in range(2))
             drift = block.drift[0] * self.drive, block.drift[1] * self.drive
             at = self.forcing.between(first, last, (first_order, second_order), drift, block.curve)
-            forces = self.forcing(at, distance, bias, block.push, block.damps)
+            forces = self.forcing(at, distance, bias, block)
             for _ in range(40):
                 reached = block.highest(now.error, now.buffer, forces[0])
                 other = max(now.bias, block.bias_end(now.bias, now.bias_buffer, forces[1])[0])
                 if reached <= distance and other <= bias:
                     break
                 distance, bias = max(reached * (1 + 1e-3), distance), max(other * (1 + 1e-3), bias)
-                forces = self.forcing(at, distance, bias, block.push, block.damps)
+                forces = self.forcing(at, distance, bias, block)
             else:
                 return False
         if not all(map(math.isfinite, forces)):
@@ -241,4 +246,6 @@ class Certificate:
     def _after(now: Differences, block: Block, forces: tuple[float, float]) -> Differences:
         error, buffer = block.end(now.error, now.buffer, forces[0])
         bias, bias_buffer = block.bias_end(now.bias, now.bias_buffer, forces[1])
-        return Differences(UPWARDS * error, UPWARDS * buffer, UPWARDS * bias, UPWARDS * bias_buffer)
+        # a comparison that decays has a negative buffer: upwards is towards zero there
+        upwards = (UPWARDS * x if x > 0 else x / UPWARDS for x in (error, buffer, bias, bias_buffer))
+        return Differences(*upwards)

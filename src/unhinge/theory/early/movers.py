@@ -17,7 +17,7 @@ them the response is :math:`\mu^{m/2} U_m(x)`, U Chebyshev's polynomial, which i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -49,6 +49,7 @@ class Block:
     bias_matrix: tuple[float, float, float, float]
     bias_load: tuple[float, float]
     damps: bool  # whether a convex loss in the biases brings their differences no further apart
+    bends: bool = field(default=False, kw_only=True)  # if so, for the second derivative at zero only: its change counts
     path: np.ndarray  # (5, 3): first and second displacement, norm, buffer and its change from norm, buffer and change
     fade: tuple[float, float]  # the two displacements of the resting part of the features, over its norm
     drift: tuple[float, float]  # the two displacements of the biases, over the constant pull on them
@@ -64,7 +65,7 @@ class Block:
         return a * error + b * buffer + self.bias_load[0] * force, c * error + d * buffer + self.bias_load[1] * force
 
     def highest(self, error: float, buffer: float, force: float) -> float:
-        return self.top[0] * error + self.top[1] * buffer + self.top[2] * force
+        return self.top[0] * error + self.top[1] * max(buffer, 0.0) + self.top[2] * force
 
 
 class Mover(Protocol):
@@ -341,7 +342,7 @@ class MomentumMover:
             rate = float(one.max()) / linear.schedules[0].peak.item()
             largest, smallest = linear.eigenvalues(options.decoupled)
             size = max(abs(largest), abs(smallest))
-            grow = max(largest, 0.0) if self._steady(rate, smallest) else size
+            grow = self._response(rate, largest, smallest, size)
             push = linear.scales
         else:
             rate = float(max(one.max(), two.max()))
@@ -354,14 +355,17 @@ class MomentumMover:
         count = round(stop - start)
         begin = start == 0
         moved = self._power(rate, grow, keep, count, begin)
-        free = self._power(rate, grow, max(keep, 1.0), count, begin)
+        free = self._power(rate, max(grow, 0.0), max(keep, 1.0), count, begin)
         pace = float(two.max())  # biases: their own rate, and no pull but the decay
         drift = count * pace / (1 - options.factor)
         curve = 1.0 if not linear.together else (1 / 8 if linear.even else 1 / 2)
         # their buffer fills like 1 - mu^k, and then changes only by the decay; Nesterov moves at most twice as unevenly
         settling = options.factor ** max(start - 1, 0) + linear.decays[1] * pace / (1 - options.factor) ** 2
         turn = 2 * count**2 * pace * settling if linear.even else drift / curve
-        own = self._power(pace, 0.0 if options.decoupled else linear.decays[1], 1.0, count, begin)
+        # a convex loss pulls biases back: with its second derivative at zero in the operator they respond as at 0
+        pull = linear.steepness + (0.0 if options.decoupled else linear.decays[1])
+        damps = not options.decoupled and self._steady(pace, -pull)
+        own = self._power(pace, 0.0 if damps or options.decoupled else linear.decays[1], 1.0, count, begin)
         return Block(
             push=push,
             matrix=(moved[0, 0], moved[0, 1], moved[1, 0], moved[1, 1]),
@@ -369,7 +373,8 @@ class MomentumMover:
             top=(free[0, 0], free[0, 1], free[0, 2]),
             bias_matrix=(own[0, 0], own[0, 1], own[1, 0], own[1, 1]),
             bias_load=(own[0, 2], own[1, 2]),
-            damps=False,
+            damps=damps,
+            bends=True,
             path=self._path(rate, size, keep, count, begin),
             fade=(0.0, 0.0),
             drift=(drift, min(drift / curve, turn)),
@@ -398,6 +403,25 @@ class MomentumMover:
             x, first = x + move, first + move
         second = count**2 * np.max(turns, 0) if self.linear.together else first
         return np.stack([first, second, x, u, w])
+
+    def _response(self, rate: float, largest: float, smallest: float, size: float) -> float:
+        r"""The number at which the comparison recurrence responds at least as much as all eigenvalues do.
+
+        Where all of them are negative, down to the critically damped one, at which :math:`x = 1` and which bounds all
+        that oscillate.
+        """
+        if not self._steady(rate, smallest):
+            return size
+        if largest >= 0 or self.options.nesterov or self.options.decoupled:
+            return max(largest, 0.0)
+        step, mu = rate * (1 - self.options.dampening), self.options.factor
+        critical = -((1 - math.sqrt(mu)) ** 2) / step
+        found = max(largest, critical)
+        if step * abs(smallest) > 1 + mu + max(
+            1 + mu + step * found, 2 * math.sqrt(mu)
+        ):  # |x| of the smallest is larger
+            return 0.0
+        return found
 
     def _steady(self, rate: float, smallest: float) -> bool:
         """Whether negative eigenvalues respond no more than 0 does: a constant rate, and no overshooting."""
