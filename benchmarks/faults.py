@@ -1,9 +1,11 @@
-"""Faults on purpose, counted: killed trainings and sweeps, flipped bits in every file of a result, two writers at once.
+"""Faults on purpose, counted: killed trainings and sweeps, flipped bits, two writers at once, damaged files.
 
-    python benchmarks/faults.py [--quick]
+    python benchmarks/faults.py [--quick] [--only train sweep ddp flips writers files] [--count N]
 
-Prints one table: what was done, how often, and how often the promise held. Everything is seeded but for the moments of
-the kills, which depend on how fast the machine is. Trainings are forked, which spares each the import of torch.
+Prints one table: what was done, how often, how often the promise held, and how long it took. Everything is seeded but
+for the moments of the kills, which depend on how fast the machine is. Trainings are forked, which spares each the
+import of torch. `ddp` needs the extra `train`; `files` needs the extra `dev`, since its readers and its ways to damage
+a file come from tests/test_fuzz_readers.py.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import os
 import random
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +33,7 @@ from unhinge.data import load
 from unhinge.paper.studies.follow import Task, follow, measured, read_run
 from unhinge.results.lock import LockError
 from unhinge.results.sealed import SealError
-from unhinge.training import Material, Recipe, fit
+from unhinge.training import Material, Recipe, fit, processes
 from unhinge.training.checkpoint import CheckpointError, read_tensors
 from unhinge.training.records import read_records, seconds_spent
 
@@ -112,6 +116,76 @@ def killed_sweeps(folder: Path, kills: int) -> tuple[int, int]:
     return struck, same
 
 
+def killed_pairs(folder: Path, kills: int, few: Material) -> tuple[int, int]:
+    """Kill one of the two processes of a run (DDP): the other must end too, and the continued run be the same."""
+    import lightning_fabric  # noqa: F401  once, before the forks
+
+    def start(place: Path) -> list[int]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+
+        def work(rank: int) -> None:
+            # What torchrun sets: with these, Lightning starts no further process.
+            os.environ.update(
+                {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+                | {"GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "faults"}
+            )
+            if place.name == "broken":  # the survivor's complaint is expected
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            fit(TINY, place, material=few, processes=processes(2, "ddp", "cpu"), save_every=0.0)
+
+        return [forked(lambda rank=rank: work(rank)) for rank in (0, 1)]
+
+    began = time.perf_counter()
+    assert [ended(child) for child in start(folder / "whole")] == [0, 0]
+    seconds, chance, struck, same = time.perf_counter() - began, random.Random(3), 0, 0
+    place = folder / "broken"
+    while struck < kills:
+        shutil.rmtree(place, ignore_errors=True)
+        children = start(place)
+        time.sleep(chance.uniform(0, seconds))
+        os.kill(children[struck % 2], signal.SIGKILL)
+        if any(code == 0 for code in [ended(child) for child in children]):
+            continue  # one of them was done before
+        struck += 1
+        assert [ended(child) for child in start(place)] == [0, 0]
+        same += all((place / name).read_bytes() == (folder / "whole" / name).read_bytes() for name in SAME)
+    return struck, same
+
+
+def damaged_files(folder: Path, times: int) -> tuple[int, int]:
+    """Damage a file that some reader reads: it must give whole data or its one error, never another."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from test_fuzz_readers import KINDS, READERS, damaged, files_of
+
+    for number, reader in enumerate(READERS.values()):
+        (folder / str(number)).mkdir()
+        reader.write(folder / str(number))
+    chance, held = random.Random(4), 0
+    for number in range(times):
+        which = number % len(READERS)
+        name, reader = list(READERS.items())[which]
+        file = chance.choice(files_of(folder / str(which)))
+        content = file.read_bytes()
+        changes = [
+            (chance.choice(KINDS), chance.randrange(2**30), chance.randrange(2**30))
+            for _ in range(chance.randint(1, 3))
+        ]
+        file.write_bytes(damaged(content, changes))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                held += bool(reader.check(reader.read(folder / str(which))))
+        except Exception as error:
+            expected = reader.error is not None and isinstance(error, reader.error)
+            held += expected and type(error) is not UnicodeDecodeError and "\n" not in str(error)
+            if not expected:
+                print(f"{name}, {changes}: {error!r}", file=sys.stderr, flush=True)
+        file.write_bytes(content)
+    return times, held
+
+
 def flipped_bits(folder: Path, flips: int, few: Material) -> tuple[int, int]:
     """Flip one bit of one file that a later step reads; it must be refused, or have left the content as it was."""
     run = folder / "run"
@@ -172,30 +246,45 @@ def second_writers(folder: Path, times: int, few: Material) -> tuple[int, int]:
 
 
 def main() -> None:
+    few = material()
+    rows: dict[str, tuple[str, int, Callable[[Path, int], tuple[int, int]]]] = {
+        "train": (
+            "training killed (SIGKILL), continued: same bytes",
+            100,
+            lambda place, count: killed_trainings(place, count, few),
+        ),
+        "sweep": ("sweep killed (SIGKILL), continued: same numbers", 100, killed_sweeps),
+        "ddp": (
+            "one of two processes of a run killed: the other ends, continued: same bytes",
+            100,
+            lambda place, count: killed_pairs(place, count, few),
+        ),
+        "flips": (
+            "bit flipped in a file that is read later: noticed",
+            500,
+            lambda place, count: flipped_bits(place, count, few),
+        ),
+        "writers": (
+            "second writer in a folder: refused, first unharmed",
+            50,
+            lambda place, count: second_writers(place, count, few),
+        ),
+        "files": ("damaged file of any kind: whole data or one clear error", 20_000, damaged_files),
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
-    share = 10 if parser.parse_args().quick else 1
-    few = material()
-    print("| fault | tried | promise held |\n| --- | --- | --- |", flush=True)
+    parser.add_argument("--only", nargs="+", choices=rows, default=list(rows), help="which faults; all by default")
+    parser.add_argument("--count", type=int, help="how often each, instead of the numbers of the documentation")
+    asked = parser.parse_args()
+    print("| fault | tried | promise held | seconds |\n| --- | --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        rows = (
-            (
-                "training killed (SIGKILL), continued: same bytes",
-                lambda: killed_trainings(place / "a", 100 // share, few),
-            ),
-            ("sweep killed (SIGKILL), continued: same numbers", lambda: killed_sweeps(place / "b", 20 // share)),
-            ("bit flipped in a file that is read later: noticed", lambda: flipped_bits(place / "c", 500 // share, few)),
-            (
-                "second writer in a folder: refused, first unharmed",
-                lambda: second_writers(place / "d", 50 // share, few),
-            ),
-        )
-        for letter in "abcd":
-            (place / letter).mkdir()
-        for what, measure in rows:
-            tried, held = measure()
-            print(f"| {what} | {tried} | {held} |", flush=True)
+        for key in asked.only:
+            what, count, measure = rows[key]
+            place = Path(name) / key
+            place.mkdir()
+            began = time.perf_counter()
+            tried, held = measure(place, asked.count or (count // 10 if asked.quick else count))
+            print(f"| {what} | {tried:,} | {held:,} | {time.perf_counter() - began:,.0f} |", flush=True)
 
 
 if __name__ == "__main__":
