@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -139,6 +141,33 @@ def test_the_list_shows_every_id_and_the_papers_label():
     assert len(records) == len(list_experiments()) + len(list_studies())
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize(
+    "arguments", [("list",), ("data", "svhn", "mnist"), ("train", "--help"), ("reproduce", "--help")]
+)
+def test_nothing_is_cut_off_on_a_narrow_terminal(arguments: tuple[str, ...], columns: int):
+    out = CliRunner().invoke(app, list(arguments), env={"COLUMNS": str(columns)}, terminal_width=columns).stdout
+    assert "…" not in out
+    assert max(len(line) for line in out.splitlines()) <= columns
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_table_of_verdicts_cuts_no_name_and_no_number(columns: int):
+    from rich.console import Console
+
+    from unhinge.paper.claims import claims
+    from unhinge.paper.claims.registry import Record
+    from unhinge.paper.claims.report import as_table
+
+    records = [Record(one, printed=(1.25,), ours=(2.5e-16,), undefined="") for one in claims()]
+    console = Console(width=columns, record=True, file=io.StringIO())
+    console.print(as_table(records, columns))
+    out = console.export_text()
+    assert "…" not in out
+    assert all(record.claim.id in out for record in records)
+    assert "false as printed" in out
+
+
 def test_a_figure_is_reproduced_kept_and_reported(tmp_path: Path):
     folder = tmp_path / "figures"
     code, out, _ = run("reproduce", "beyond-large-steps", "--out", str(folder), "--jobs", "1")
@@ -251,7 +280,7 @@ def test_an_interrupt_ends_with_130(tmp_path: Path):
 def test_help_wraps_where_the_terminal_ends(command: str, columns: int):
     """No line breaks in the middle of a paragraph: each is as long as it can be."""
     result = CliRunner().invoke(app, [command, "--help"], terminal_width=columns, env={"COLUMNS": str(columns)})
-    text = result.stdout.split("╭")[0].splitlines()
+    text = re.split("╭|\n(?:Arguments|Options):", result.stdout)[0].splitlines()
     assert max(map(len, text)) <= columns
     for line, after in pairwise(text):
         if line.strip() and after.strip():

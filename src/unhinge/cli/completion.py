@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
 from typer.core import TyperGroup
@@ -31,6 +32,7 @@ DATA = (
     "imagenet100",
 )
 SCALES = ("quick", "small", "paper")
+NARROW = 78  # columns below which help is set without boxes
 GROUPS = ("lemma1", *(f"thm{number}" for number in range(1, 6)), "cor1", "cor2")
 
 
@@ -104,6 +106,13 @@ def _complete(command: str, parameter: str, context: Any, incomplete: str) -> li
     return [Item(name) for name in offered(command, parameter) if name.startswith(incomplete)]
 
 
+def _without_boxes(command: Any) -> None:
+    """Help as plain text: boxes leave too little room on a narrow terminal, and cut the names of options off."""
+    command.rich_markup_mode = None
+    for part in ("help", "epilog"):
+        setattr(command, part, re.sub(r"\[/?[a-z]*\]", "", getattr(command, part) or ""))
+
+
 class Commands(TyperGroup):
     """The commands, with values to complete beside their options; without a value of ours, the shell offers files."""
 
@@ -112,6 +121,8 @@ class Commands(TyperGroup):
         command = super().get_command(ctx, cmd_name)
         if command is not None and command.help:  # lines end where the source wraps; the terminal wraps by itself
             command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", cleandoc(command.help))
+        if command is not None and get_terminal_size().columns < NARROW:
+            _without_boxes(command)
         for parameter in command.params if command is not None else ():
             if (cmd_name, parameter.name) in VALUES:
                 parameter.shell_complete = partial(_complete, cmd_name, parameter.name)  # type: ignore[assignment, method-assign]

@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the command."""
     app.command(
         epilog="Examples:  [bold]unhinge explore[/]  ·  [bold]unhinge explore --port 9000 --no-browser[/]  ·  "
-        "[bold]unhinge explore --results results/quick[/]"
+        "[bold]unhinge explore --results results/quick[/]  ·  [bold]unhinge explore --export collapse.html[/]"
     )(explore)
 
 
@@ -33,6 +33,10 @@ def explore(
     results: Annotated[
         Path | None, typer.Option(help="Folder of results to browse.", show_default="results, if there is one")
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write one HTML file with live sliders that needs no Python, and leave."),
+    ] = None,
     no_token: Annotated[
         bool, typer.Option("--no-token", help="Let every user of this machine read the page, not only you.")
     ] = False,
@@ -42,9 +46,14 @@ def explore(
     The page is served by this machine for this machine: it asks no other host for anything and sends nothing anywhere.
     Its address holds its state, so it can be kept and shared. The printed address also holds a token, which keeps other
     users of the machine out. Ctrl-C ends it.
+
+    With --export nothing is served: a page with live sliders is written that can be mailed or put on a web site.
     """
     if results is not None and not results.is_dir():
         refuse(f"there is no folder {results} to browse. Leave --results out, or name one of unhinge reproduce --out.")
+    if export is not None:
+        _export(export)
+        return
     folder = results or Path("results")
     token = None if no_token else secrets.token_urlsafe(16)
     try:
@@ -72,3 +81,20 @@ def explore(
     except KeyboardInterrupt:
         typer.echo("unhinge: the page is closed.", err=True)
         raise typer.Exit(130) from None
+
+
+def _export(file: Path) -> None:
+    try:
+        with needed_for("the page"):
+            from unhinge.web.address import default_state
+            from unhinge.web.live import live_page
+            from unhinge.web.view_free import FREE
+
+            text = live_page(default_state("free", FREE.controls))
+    except MissingExtra as error:
+        refuse(str(error))
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        refuse(f"cannot write {file}: {error.strerror}.")
+    typer.echo(f"{file}: a page with live sliders, which any browser opens without Python.")

@@ -45,6 +45,7 @@ def show_list(
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
     for title, heads, records in (
         ("Numerical figures", ("quick", "paper"), [_figure(entry) for entry in figures]),
         (
@@ -53,26 +54,33 @@ def show_list(
             [_study(study) for study in studies],
         ),
     ):
+        # The finding stands below the name: as a column of its own it would have a few letters a line at 80 columns.
         table = Table(pad_edge=False, show_lines=True, title=title, title_justify="left")
-        table.add_column("id, where in the paper", no_wrap=True)
+        table.add_column("id, where in the paper, finding", min_width=max(len(record["id"]) for record in records))
         for head in heads:
-            table.add_column(head, justify="right")
-        table.add_column("finding")
+            table.add_column(head, justify="right", no_wrap=True)
         for record in records:
             origin = f"{record['printed']}: {record['label']}" if record["label"] else "beyond the paper"
-            name = Text(record["id"]).append(f"\n{origin}", style="dim")
+            name = Text(record["id"], style="bold").append(f"\n{origin}", style="not bold dim")
+            name.append(f"\n{record['claim']}", style="not bold")
             cost = (
                 f"{record['runs'][head]}\n{record['cost'][head]}"
                 if "runs" in record
                 else f"{record['seconds'][head]:g} s"
                 for head in heads
             )
-            table.add_row(name, *cost, record["claim"])
-        Console().print(table)
-    typer.echo("Figures: on 2 cores. Networks: on one core at quick and small; at paper on one GPU, reckoned from its")
-    typer.echo("operations at 10 TFLOP/s. Studies share runs, so together they cost less.")
-    typer.echo("Printed numbers (Figure 3, table2) and the paper's labels work as ids; so do the groups numerical,")
-    typer.echo("trained and all.")
+            table.add_row(name, *cost)
+        console.print(table)
+    console.print(
+        "Figures: on 2 cores. Networks: on one core at quick and small; at paper on one GPU, reckoned from its "
+        "operations at 10 TFLOP/s. Studies share runs, so together they cost less.",
+        highlight=False,
+    )
+    console.print(
+        "Printed numbers (Figure 3, table2) and the paper's labels work as ids; so do the groups numerical, trained "
+        "and all.",
+        highlight=False,
+    )
 
 
 def _figure(entry: Experiment) -> dict[str, Any]:

@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unhinge.paper.claims.errata import ERRATA
+from unhinge.paper.claims.page import STYLE as CLAIMS_STYLE
+from unhinge.paper.claims.page import claims_section
 from unhinge.paper.figures.registry import find
 from unhinge.paper.figures.run import Result, results
+from unhinge.paper.numbers import printed_number
 from unhinge.paper.studies.report import study_sections
 from unhinge.results.page import page, picture
 
@@ -18,10 +21,7 @@ __all__ = ["write_report"]
 STYLE = """
 span.holds { color: #00664b; font-weight: 600; } span.fails { color: #b34700; font-weight: 600; }
 caption { text-align: left; padding-bottom: .4rem; font-weight: 600; }
-tr.holds td:nth-child(2) { color: #00664b; } tr.corrected td:nth-child(2) { color: #8a5a00; }
-tr.holds, tr.corrected, tr.false-as-printed { font-weight: normal; color: inherit; }
-tr.false-as-printed td:nth-child(2) { color: #b34700; font-weight: 600; }
-table.claims td:nth-child(3), table.claims td:nth-child(4), span.holds, span.fails { white-space: nowrap; }
+span.holds, span.fails { white-space: nowrap; }
 @media print { td code { font-size: 6.5pt; } div.sheet { break-inside: avoid; } figure img { max-height: 190mm; } }
 """
 
@@ -30,20 +30,20 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
     """Write ``report.html`` into the folder of results `out`, from what lies there, and return its path.
 
     Arguments:
-        out: A folder that :func:`reproduce` wrote; the verdicts come from the claims.html that ``unhinge verify --out``
+        out: A folder that :func:`reproduce` wrote; the verdicts come from the claims.json that ``unhinge verify --out``
             left there.
         title: The heading.
     """
     folder = Path(out)
     found = results(folder)
     trained = study_sections(folder)
-    verdicts = folder / "claims.html"
+    verdicts = folder / "claims.json"
     if not found and not trained and not verdicts.is_file():
         raise FileNotFoundError(
             f"neither figures nor verdicts in {folder}. Run `unhinge reproduce --out {folder}` first."
         )
     if verdicts.is_file():
-        claims = f'<div class="wide">{verdicts.read_text(encoding="utf-8")}</div>'
+        claims = claims_section(json.loads(verdicts.read_text(encoding="utf-8")))
     else:
         claims = (
             f"<p>Not tested yet: <code>unhinge verify --out {html.escape(str(folder))}</code> adds the verdicts.</p>"
@@ -59,7 +59,7 @@ simulated with <code>torch.optim.SGD</code> (markers).</p>
 <nav>{_links(bool(found), bool(trained))}</nav>
 {chr(10).join(sections)}"""
     path = folder / "report.html"
-    path.write_text(page(title, body, STYLE), encoding="utf-8")
+    path.write_text(page(title, body, CLAIMS_STYLE + STYLE), encoding="utf-8")
     return path
 
 
@@ -82,7 +82,8 @@ def _figures_table(found: Sequence[Result], others: Sequence[Result]) -> str:
     rows = []
     for result in found:
         recipe = result.recipe
-        label = f'<br><span class="small">{html.escape(recipe["label"])}</span>' if recipe["label"] else ""
+        places = [printed_number(result.id), recipe["label"]]
+        label = "".join(f'<br><span class="small">{html.escape(place)}</span>' for place in places if place)
         shown = ", ".join(f'<a href="#erratum-{n}">{n}</a>' for n in recipe["errata"]) or "none"
         rows.append(
             f'<tr><td><a href="#{result.id}">{result.id}</a>{label}</td><td>{html.escape(recipe["claim"])}</td>'
@@ -110,7 +111,8 @@ def _figure(result: Result) -> str:
         f"<td>{html.escape(check['number'])}</td></tr>"
         for check in recipe["checks"]
     )
-    origin = f"The paper's <code>{html.escape(recipe['label'])}</code>" if recipe["label"] else "Beyond the paper"
+    number = printed_number(result.id)
+    origin = f"The paper's {number} (<code>{html.escape(recipe['label'])}</code>)" if number else "Beyond the paper"
     size = recipe["scale"]
     return f"""<section class="figure" id="{result.id}">
 <div class="sheet">

@@ -20,6 +20,7 @@ from unhinge.web.controls import Control, written
 from unhinge.web.exports import export_page
 from unhinge.web.figures import THEMES, figure
 from unhinge.web.kept import Kept
+from unhinge.web.live import live_page
 from unhinge.web.page import index, refusal, told
 from unhinge.web.panels import Answer
 from unhinge.web.safety import deadline, guard
@@ -82,7 +83,7 @@ def make_app(
         update_title="",
         add_log_handler=False,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
-        assets_ignore=r"explorer\.js",  # the page loads it by itself
+        assets_ignore=r"(explorer\.js|live\.)",  # the pages load them by themselves
         index_string=index(VIEWS, all_controls(), ("plotly.js", f"assets/explorer.js?{_age('explorer.js')}")),
         on_error=_report,
         enable_mcp=False,
@@ -188,6 +189,16 @@ def _routes(server: Flask, folder: Path) -> None:
             return Response(f"{error}\n", status=400, mimetype="text/plain")
         return Response(text, mimetype="text/html")
 
+    def live() -> Response:
+        state, messages = from_address(_asked()[0], all_controls())
+        try:
+            if messages:
+                raise ValueError(" ".join(messages))
+            text = live_page(state)
+        except ValueError as error:
+            return Response(f"{error}\n", status=400, mimetype="text/plain")
+        return Response(text, mimetype="text/html")
+
     def upload() -> Response:
         if "X-Unhinge" not in request.headers:  # which no form of another page can send
             return Response("Send the file from the page itself.\n", status=403, mimetype="text/plain")
@@ -211,6 +222,7 @@ def _routes(server: Flask, folder: Path) -> None:
 
     server.add_url_rule("/answer", "unhinge_answer", answer)
     server.add_url_rule("/export", "unhinge_export", export)
+    server.add_url_rule("/live", "unhinge_live", live)
     server.add_url_rule("/upload", "unhinge_upload", upload, methods=["POST"])
     server.add_url_rule("/results/<path:name>", "unhinge_results", file)
     server.add_url_rule("/plotly.js", "unhinge_plotly", plotly)

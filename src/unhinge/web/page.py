@@ -77,6 +77,8 @@ def _header(views: Sequence[View]) -> str:
 <button data-do="copy-link" data-tip="The address holds the state of the page.">Copy link</button>
 <a id="export" href="export" download="unhinge.html" class="button"
 data-tip="This view as one file that needs nothing else.">Export HTML</a>
+<a id="live" href="live" download="unhinge-live.html" class="button"
+data-tip="Free features as one file with live sliders, for a web site: it needs no Python.">Live page</a>
 <button id="look" data-do="look" data-tip="Light or dark.">Dark</button></div></header>"""
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from html import escape
 from pathlib import Path
 
 import pytest
 
+from unhinge.paper.claims import find as find_claim
 from unhinge.paper.claims.errata import ERRATA
+from unhinge.paper.claims.report import as_json
 from unhinge.paper.figures import run as run_module
 from unhinge.paper.figures.registry import find, list_experiments
 from unhinge.paper.figures.run import FILES, redraw, reproduce
@@ -150,9 +153,15 @@ def test_a_figure_is_drawn_from_its_table_alone(tmp_path: Path):
 
 
 def test_the_report_is_one_file_that_asks_for_nothing(folder: Path):
-    (folder / "claims.html").write_text("<table><tr><td>a verdict</td></tr></table>", encoding="utf-8")
+    records = [find_claim(name)[0].run() for name in ("lemma-1-value", "theorem-2-bias", "corollary-2-rate")]
+    (folder / "claims.json").write_text(as_json(records), encoding="utf-8")
     page = write_report(folder).read_text(encoding="utf-8")
-    assert "a verdict" in page
+    for record in records:
+        one = record.claim
+        assert f'id="claim-{one.id}"' in page
+        assert all(escape(words) in page for words in (one.says, one.right, one.title))
+    assert "printed as Theorem 4" in page
+    assert "The paper's Figure" in page
     assert not re.search(r"https?://|<script|<link|@import|url\(", page)
     sources = re.findall(r'src="([^"]{0,22})', page)
     assert len(sources) == len(FEW)

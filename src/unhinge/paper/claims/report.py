@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -43,17 +44,32 @@ def summary(records: Sequence[Record]) -> str:
 
 
 def as_table(records: Sequence[Record], width: int = 120) -> Table:
-    """The verdicts; a terminal too narrow for the statements gets the rest, `unhinge verify ID` has the words."""
-    table = Table(caption=summary(records), caption_justify="left", pad_edge=False)
-    heads = HEADS if width >= 110 else HEADS[:-1]
-    for head in heads:
+    """The verdicts; a terminal too narrow for the statements gets the rest, `unhinge verify ID` has the words.
+
+    Below 80 columns the verdict stands under the claim, so that no name and no number is cut off.
+    """
+    wide, stacked = width >= 110, width < 80
+    table = Table(
+        caption=summary(records),
+        caption_justify="left",
+        pad_edge=False,
+        box=box.HEAVY_HEAD if wide else box.SIMPLE_HEAD,
+        show_edge=wide,
+        padding=(0, 1) if wide else (0, 1, 0, 0),
+    )
+    for head in HEADS if wide else HEADS[:-1]:
+        if head == "verdict" and stacked:
+            continue
         number = head in ("printed", "ours")
-        table.add_column(
-            head, justify="right" if number else "left", no_wrap=head in ("claim", "verdict", "printed", "ours")
-        )
+        table.add_column(head, justify="right" if number else "left", no_wrap=head != "statement" and not stacked)
     for record in records:
         name, verdict, *rest = _cells(record)
-        table.add_row(name, Text(verdict, style=STYLES[verdict]), *rest[: len(heads) - 2])
+        said = Text(verdict, style=STYLES[verdict])
+        rest = rest if wide else rest[:-1]
+        if stacked:
+            table.add_row(Text(f"{name}\n").append(said), *rest)
+        else:
+            table.add_row(name, said, *rest)
     return table
 
 

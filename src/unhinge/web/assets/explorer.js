@@ -141,6 +141,7 @@
       });
     }
     byId("export").href = "export" + searchOf(view) + "&look=" + page.look;
+    offerLive(view);
     if (view === "results") {
       await shelf();
       window.dash_clientside.set_props("request-results", { data: { search: searchOf(view), look: page.look } });
@@ -157,6 +158,14 @@
     page.timing.search = wanted.search;
     if (view === page.view && answer.figures && !typo) await draw(view, answer, true); // pictures after the curves
     page.answers += 1;
+  }
+
+  /* A page with live sliders has what live.js can compute: equal class sizes, gradient flow, a constant rate. */
+  function offerLive(view) {
+    const now = values(view), button = byId("live");
+    const can = view === "free" && now.profile === "balanced" && now.start !== "own" && now.optimizer === "flow" && now.schedule === "constant";
+    button.hidden = !can;
+    if (can) button.href = "live" + searchOf(view);
   }
 
   /* Dash draws the results; its scripts are started, in order, when they are first wanted. */

@@ -1,0 +1,116 @@
+"""The claims for a page in one file: filtered by verdict and by part of the paper, each opened to its two forms.
+
+Filters are radio buttons and rules of style. There is no script: the page works offline, from a mail and on paper.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from unhinge.paper.claims.errata import ERRATA
+from unhinge.paper.claims.registry import CORRECTED, FAILS, FALSE, HOLDS, Claim, claims
+from unhinge.paper.numbers import printed_statement
+
+__all__ = ["STYLE", "claims_section"]
+
+STYLE = """
+.filters { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; margin: .6rem 0; } .filters label { white-space: nowrap; }
+details.claim { border-bottom: 1px solid #ccc; padding: .25rem 0; break-inside: avoid; }
+details.claim > summary { display: grid; gap: .6rem; cursor: pointer; font-size: .87rem;
+  grid-template-columns: 1.1rem minmax(13rem, 1fr) 8.5rem 5.5rem 5.5rem minmax(12rem, 2fr); }
+details.claim > summary::before { content: "▸"; } details.claim[open] > summary::before { content: "▾"; }
+details.claim > summary::-webkit-details-marker { display: none; }
+.claim .verdict { font-weight: 600; } .claim.holds .verdict { color: #00664b; }
+.claim.corrected .verdict { color: #8a5a00; } .claim.false-as-printed .verdict { color: #b34700; }
+.claim dl { display: grid; grid-template-columns: 9rem 1fr; gap: .2rem .8rem; margin: .4rem 0 .6rem 1.7rem;
+  font-size: .87rem; }
+.claim dt { color: #444; } .claim dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 50rem) { details.claim > summary { grid-template-columns: 1.1rem 1fr auto; }
+  details.claim > summary span:nth-of-type(n + 3) { display: none; }
+  .claim dl { grid-template-columns: 1fr; margin-left: 0; } }
+@media print { .filters { display: none; } details.claim { padding: .08rem 0; }
+  details.claim > summary, .claim dl { font-size: 7pt; } }
+"""
+PARTS = ("Lemma", "Theorem 2", "Corollary 3", "Theorem 4", "Corollary 5", "Theorem 6", "Theorem 7", "Theorem 8")
+REST = "the rest"
+
+
+def claims_section(records: Sequence[Mapping[str, Any]]) -> str:
+    """HTML of the records that ``unhinge verify --out`` wrote into claims.json.
+
+    Example:
+        >>> claims_section([])
+        '<p>No claim was tested.</p>'
+    """
+    if not records:
+        return "<p>No claim was tested.</p>"
+    known = {one.id: one for one in claims()}
+    verdicts = Counter(record["verdict"] for record in records)
+    parts = Counter(_part(record["id"]) for record in records)
+    shown = {name: verdicts[name] for name in (HOLDS, CORRECTED, FALSE, FAILS) if verdicts[name]}
+    places = {name: parts[name] for name in (*PARTS, REST) if parts[name]}
+    rules = [_rule("verdict", name) for name in shown] + [_rule("part", name) for name in places]
+    rows = "\n".join(_claim(record, known.get(record["id"])) for record in records)
+    counted = ", ".join(f"{count} {escape(name)}" for name, count in shown.items())
+    return f"""<style>{"".join(rules)}</style>
+<p>{len(records)} claims: {counted}. Click on one to see the printed form, the right form and the evidence. The two
+numbers are the residuals of the printed form and of ours: how far each is from an independent reference, 0 where it is
+right. Theorems have the numbers that the journal prints.</p>
+<div class="filters">{_radios("verdict", shown)}</div>
+<div class="filters">{_radios("part", places)}</div>
+<div id="list-of-claims">
+{rows}
+</div>"""
+
+
+def _part(id: str) -> str:
+    number = printed_statement(id)
+    return "Lemma" if number.startswith("Lemma") else number or REST
+
+
+def _key(name: str) -> str:
+    return name.lower().replace(" ", "-")
+
+
+def _rule(kind: str, name: str) -> str:
+    return f"body:has(#{kind}-{_key(name)}:checked) .claim:not(.{_key(name)}) {{ display: none; }}\n"
+
+
+def _radios(kind: str, counts: Mapping[str, int]) -> str:
+    every = f'<label><input type="radio" name="{kind}" id="{kind}-every" checked> every {kind}</label>'
+    return every + "".join(
+        f'<label><input type="radio" name="{kind}" id="{kind}-{_key(name)}"> {escape(name)} ({count})</label>'
+        for name, count in counts.items()
+    )
+
+
+def _claim(record: Mapping[str, Any], one: Claim | None) -> str:
+    printed, ours = _number(record["printed_residual"]), _number(record["our_residual"])
+    facts = [("claim", record["claim"])]
+    if one is not None:
+        facts += [("printed form", one.says), ("right form", one.right)]
+    if record["remark"]:
+        facts.append(("remark", record["remark"]))
+    number = printed_statement(record["id"])
+    facts.append(("where", f"{record['where']} (printed as {number})" if number else record["where"]))
+    facts.append(("compared with", f"{record['oracle']}; worst of {record['problems']} random problems"))
+    why = f": {record['printed_undefined']}" if record["printed_undefined"] else ""
+    facts.append(("residuals", f"printed {printed}{why}; ours {ours}; allowed {_number(record['tolerance'])}"))
+    evidence = {entry.number: entry.evidence for entry in ERRATA}
+    lines = [f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts]
+    lines += [
+        f'<dt><a href="#erratum-{n}">erratum {n}</a></dt><dd>{escape(evidence[n])}</dd>' for n in record["errata"]
+    ]
+    kinds = " ".join(("claim", _key(record["verdict"]), _key(_part(record["id"]))))
+    return (
+        f'<details class="{kinds}" id="claim-{record["id"]}"><summary><span><code>{record["id"]}</code></span>'
+        f'<span class="verdict">{escape(record["verdict"])}</span><span>{printed}</span><span>{ours}</span>'
+        f"<span>{escape(record['claim'])}</span></summary><dl>{''.join(lines)}</dl></details>"
+    )
+
+
+def _number(residual: float | None) -> str:
+    return "undefined" if residual is None else "0" if residual == 0 else f"{residual:.1e}"

@@ -1,0 +1,49 @@
+"""The report in a real browser: its claims are filtered and opened, without a script."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhinge.paper.claims import find
+from unhinge.paper.claims.report import as_json
+from unhinge.paper.report import write_report
+
+NAMES = ("lemma-1-value", "theorem-2-bias", "theorem-1-flow")
+
+
+@pytest.fixture
+def report(browser, tmp_path):
+    (tmp_path / "claims.json").write_text(as_json([find(name)[0].run() for name in NAMES]), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(write_report(tmp_path).as_uri())
+    yield page
+    page.close()
+
+
+def shown(page) -> list[str]:
+    return [one.get_attribute("id") for one in page.locator("details.claim:visible").all()]
+
+
+def test_claims_are_filtered_by_verdict_and_by_the_printed_number(report):
+    assert shown(report) == [f"claim-{name}" for name in NAMES]
+    report.check("#verdict-false-as-printed")
+    assert shown(report) == ["claim-lemma-1-value"]
+    report.check("#verdict-every")
+    report.check("#part-theorem-4")
+    assert shown(report) == ["claim-theorem-2-bias"]
+
+
+def test_a_claim_opens_to_its_two_forms_and_the_evidence(report):
+    one = find("theorem-2-bias")[0]
+    assert one.right not in report.inner_text("#claim-theorem-2-bias")
+    report.click("#claim-theorem-2-bias summary")
+    opened = report.inner_text("#claim-theorem-2-bias")
+    assert one.says in opened
+    assert one.right in opened
+    assert "printed as Theorem 4" in opened
+
+
+def test_on_paper_there_are_claims_and_no_buttons(report):
+    report.emulate_media(media="print")
+    assert not report.locator(".filters").first.is_visible()
+    assert shown(report) == [f"claim-{name}" for name in NAMES]
