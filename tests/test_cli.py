@@ -303,3 +303,18 @@ def test_data_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path):
     assert "--data-root" in records["cifar10"]["words"]
     assert CliRunner().invoke(app, ["data", "cifar10", "--data-root", str(tmp_path)]).exit_code == 1
     assert CliRunner().invoke(app, ["data", "cifar11"]).exit_code == 2
+
+
+def test_collecting_computes_no_figure_and_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from unhinge.paper.figures import run as figures
+    from unhinge.paper.studies import run as studies
+
+    code, _, said = run("reproduce", "beyond-large-steps", "collapse", "--collect", "--out", str(tmp_path))
+    assert code == 0, said  # the table of runs that are not there yet
+    assert not (tmp_path / "beyond-large-steps").exists()
+    run("reproduce", "beyond-large-steps", "--out", str(tmp_path), "--jobs", "1")
+    monkeypatch.setattr(figures, "reproduce", lambda *_, **__: pytest.fail("a figure was computed"))
+    monkeypatch.setattr(studies, "sweep", lambda tasks, *_, **__: iter(()) if not tasks else pytest.fail("trained"))
+    code, out, said = run("reproduce", "all", "--collect", "--out", str(tmp_path), "--json")
+    assert code == 0, said
+    assert [one["id"] for one in json.loads(out) if "reused" in one] == ["beyond-large-steps"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import resource
 import zipfile
 from pathlib import Path
 
@@ -54,13 +55,13 @@ BAD = {
     "one-dimensional features": ({**GOOD, "features": np.ones(6)}, "features must have shape (n, p)"),
     "no examples": ({"features": np.ones((0, 3)), "labels": np.zeros(0, int)}, "at least one example"),
     "too few labels": ({**GOOD, "labels": GOOD["labels"][:5]}, "labels must have shape (6,)"),
-    "fractional labels": ({**GOOD, "labels": GOOD["labels"] * 1.0}, "whole numbers"),
+    "fractional labels": ({**GOOD, "labels": GOOD["labels"] * 1.5}, "whole numbers"),
     "negative labels": ({**GOOD, "labels": GOOD["labels"] - 1}, "0 .. 1, got values from -1"),
     "labels out of range": ({**GOOD, "labels": GOOD["labels"] + 1}, "0 .. 1, got values from 1 to 2"),
     "huge labels": ({**GOOD, "labels": np.full(6, 2**63, np.uint64)}, "got values up to 9223372036854775808"),
     "too many classes": ({"features": np.ones((1, 1)), "labels": np.array([10**9])}, "classes"),
     "an empty class": ({"features": np.ones((2, 3)), "labels": np.array([0, 2])}, "every class needs an example"),
-    "one class": ({"features": np.ones((2, 3)), "labels": np.array([0, 0])}, "from 2 to"),
+    "one class": ({"features": np.ones((2, 3)), "labels": np.array([0, 0])}, "at least 2 classes"),
     "NaN": ({**GOOD, "features": np.full((6, 4), np.nan)}, "NaN"),
     "infinite weight": ({**GOOD, "weight": np.full((2, 4), np.inf)}, "weight holds NaN, infinite"),
     "huge values": ({**GOOD, "features": np.full((6, 4), 1e200)}, "huge"),
@@ -168,3 +169,73 @@ def test_a_small_file_that_claims_gigabytes_is_refused_before_they_are_allocated
     torch.save({"features": one, "labels": torch.arange(40_000) % 2}, tmp_path / "shared.pt")
     with pytest.raises(FileError, match=r"claims 6,400,000,000 bytes and the file holds 4 .*contiguous"):
         read_features(tmp_path / "shared.pt")
+
+
+# ---- other kinds of files and labels ---------------------------------------------------------------------------------
+
+
+def test_labels_may_be_words_or_whole_floats(tmp_path: Path):
+    content = arrays([3, 3])
+    plain = read_features(npz(tmp_path, **content)).labels
+    for labels in (content["labels"] * 1.0, np.array(["ant", "bee"])[content["labels"]]):
+        assert torch.equal(read_features(npz(tmp_path, **{**content, "labels": labels})).labels, plain)
+
+
+def test_npy_files_beside_each_other_are_read_as_one(tmp_path: Path):
+    content = arrays([3, 2])
+    np.save(tmp_path / "train.npy", content["features"])
+    with pytest.raises(FileError, match=r"put labels.npy beside it"):
+        read_features(tmp_path / "train.npy")
+    np.save(tmp_path / "labels.npy", content["labels"])
+    found = read_features(tmp_path / "train.npy")
+    assert found.features.tolist() == content["features"].tolist()
+    assert found.labels.tolist() == content["labels"].tolist()
+    assert found.weight is None
+    np.save(tmp_path / "weight.npy", content["weight"])
+    assert read_features(tmp_path / "train.npy").weight is not None
+    (tmp_path / "labels.npy").write_bytes((tmp_path / "labels.npy").read_bytes()[:-3])
+    with pytest.raises(FileError, match=r"labels.npy is damaged"):
+        read_features(tmp_path / "train.npy")
+
+
+CSVS = {
+    "named": "a,label,b\n1,cat,2\n3,dog,4\n5,dog,6\n",
+    "without names": "1,2,0\n3,4,1\n5,6,1\n",
+    "floats as labels": "x,y,target\n1,2,0.0\n3,4,1.0\n5,6,1.0\n",
+}
+
+
+@pytest.mark.parametrize("name", CSVS)
+def test_a_csv_has_one_example_a_line(tmp_path: Path, name: str):
+    (tmp_path / "features.csv").write_text(CSVS[name])
+    found = read_features(tmp_path / "features.csv")
+    assert found.features.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert found.labels.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is empty"),
+        ("a,b\n1,2\n", "no column called label"),
+        ("label,a\n0,1\n1\n", "row 2 has 1 columns"),
+        ("label,a\n0,1\n1,many\n", "features must be numbers"),
+    ],
+)
+def test_a_csv_that_cannot_be_used_says_why(tmp_path: Path, content: str, said: str):
+    (tmp_path / "features.csv").write_text(content)
+    with pytest.raises(FileError, match=said):
+        read_features(tmp_path / "features.csv")
+
+
+def test_too_many_classes_are_refused_with_the_estimate_before_memory_is_taken(tmp_path: Path):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    file = npz(tmp_path, features=np.ones((10_000, 2)), labels=np.arange(10_000))
+    with pytest.raises(FileError, match=r"10,000 classes: their C x C matrices would take about 4.8 GB"):
+        read_features(file)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
+
+
+def test_a_name_without_an_ending_is_named_in_the_message():
+    with pytest.raises(FileError, match=r"^'\.' is none of"):
+        read_features(".")

@@ -391,3 +391,58 @@ def test_what_cannot_be_used_is_said_in_one_line(
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
+
+
+# ---- the way there -------------------------------------------------------------------------------------------------
+
+
+def test_steps_too_large_for_the_decay_are_refused_where_descent_explodes():
+    """Gradient flow says that norms shrink to zero; forty steps of gradient descent multiply them by a trillion."""
+    features, labels, weight = start([4, 4, 4])
+    state = LayerPeeled(labels, 3, None, 3.0, 3.0).descent(features, weight, lr=1.0).at(torch.tensor(40))
+    assert state.features.norm() > 1e10 * features.norm()
+    with pytest.raises(ValueError, match=r"the steps are too large.*Use an lr of at most"):
+        predict(measure_arrays(features, labels, weight), lr=1.0, feature_decay=3.0, weight_decay=3.0)
+
+
+def test_large_steps_are_told_with_the_steps_of_descent_itself():
+    features, labels, weight = start([4, 4, 4])
+    found = predict(measure_arrays(features, labels, weight), lr=1.0)
+    assert found.largest_step > 0.1
+    exact = LayerPeeled(labels, 3).descent(features, weight, lr=1.0).time_to(0.1).item()
+    assert found.descent_time == exact
+    assert any(f"gradient descent itself needs {exact:,.0f} step" in sentence for sentence in found.findings)
+
+
+def test_no_logit_overflows_before_the_step_that_is_named():
+    features, labels, weight = start([5, 5, 5])
+    found = predict(measure_arrays(features, labels, weight), lr=0.5)
+    path = LayerPeeled(labels, 3).flow(features, weight, lr=0.5)
+    largest = torch.finfo(torch.float32).max
+    before, later = (path.at(found.overflow + shift) for shift in (-1.0, 0.05 * found.overflow))
+    assert (before.features @ before.weight.mT).abs().max() <= largest
+    assert (later.features @ later.weight.mT).abs().max() > largest
+    assert any(f"overflow from step {found.overflow:,.0f} on" in sentence for sentence in found.findings)
+
+
+def test_the_course_is_the_accuracy_of_class_means_along_the_path():
+    features, labels, weight = start([30, 10, 4, 2])
+    found = predict(measure_arrays(features, labels, weight))
+    path = LayerPeeled(labels, 4).flow(features, weight)
+    counts = torch.bincount(labels).double()
+    for step, share in list(zip(found.course.steps, found.course.accuracy, strict=True))[::20]:
+        state = path.at(step)
+        means = torch.stack([state.features[labels == kind].mean(0) for kind in range(4)])
+        right = (means @ state.weight.mT).argmax(1) == torch.arange(4)
+        assert share == pytest.approx(float((right * counts).sum() / counts.sum()))
+    assert found.course.peak > found.limit_accuracy
+    assert any("Stop before it falls" in sentence for sentence in found.findings)
+
+
+def start(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    features, weight = torch.randn(len(labels) + len(counts), 6, generator=generator, dtype=torch.float64).split(
+        [len(labels), len(counts)]
+    )
+    return features, labels, weight

@@ -126,6 +126,29 @@ def test_a_run_that_blows_up_leaves_with_1_and_all_its_records(tmp_path):
     assert (tmp_path / "curves.png").is_file()
 
 
+def test_a_run_that_diverges_with_a_finite_loss_says_so_and_leaves_with_1():
+    from types import SimpleNamespace
+
+    from unhinge.cli.train import _diverged
+
+    record = {"train_loss": -5e10, "train_accuracy": 0.1, "feature_norm": 3e5}
+    assert "which is guessing" in _diverged(SimpleNamespace(last=record))
+    assert _diverged(SimpleNamespace(last=record | {"train_accuracy": 0.9})) is None
+    assert _diverged(SimpleNamespace(last=record | {"train_loss": -3.0})) is None
+
+
+def test_an_evaluation_names_each_quantity_once_and_angles_in_degrees(trained):
+    out, _ = trained
+    code, stdout, stderr = run("evaluate", out, "--ood", "digits")
+    assert code == 0, stderr
+    names = [line.strip("│ ").split("│")[0].strip() for line in stdout.splitlines() if line.startswith("│")]
+    numbers = [name for name in names if name and "digits" not in name]
+    assert len([name for name in numbers if "angle between" in name]) == 1
+    assert any("°" in line for line in stdout.splitlines() if "smallest angle" in line)
+    assert "weight_angle_min" not in stdout
+    assert "is what this network was trained on" in " ".join(stdout.split())
+
+
 def test_another_loss_that_blows_up_is_not_given_the_advice_for_the_raw_one(tmp_path):
     code, _, stderr = run("train", "--loss", "mse", "--width", "4", "--lr", "1e20", "--epochs", "3", "--out", tmp_path)
     assert code == 1

@@ -6,6 +6,8 @@ import base64
 import json
 from pathlib import Path
 
+from unhinge.results.sealed import seal
+
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -42,6 +44,6 @@ def write_results(folder: Path) -> Path:
     run.mkdir(parents=True)
     (run / "recipe.json").write_text(json.dumps({"data": "digits", "loss": "unhinged", "epochs": 2}))
     records = [{"epoch": k, "train_loss": 2.0 / k, "test_accuracy": 0.4 * k} for k in (1, 2)]
-    (run / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + '\n{"epoch": 3, "trai')
+    (run / "log.jsonl").write_text("\n".join(map(seal, records)) + '\n{"epoch": 3, "trai')
     (folder / "secret.txt").write_text("not a result")
     return folder

@@ -378,3 +378,18 @@ def test_everything_is_within_reach_on_a_phone(browser, served):
         assert place["x"] >= 0
         assert place["x"] + place["width"] <= 390, name
     phone.close()
+
+
+def test_near_the_critical_decay_a_step_of_the_slider_is_finer(page, served):
+    """Lesson 2 asks to find the critical decay with the sliders: 200 positions over five decades would jump over it."""
+    visit(page, f"{served}?view=free&feature_decay=0.05&weight_decay=0.05")
+    critical = page.evaluate("explorer.critical.free")
+    assert critical == pytest.approx(LayerPeeled(torch.arange(10).repeat_interleave(5), 10).critical_decay.item())
+    after(page, lambda: box(page, "weight_decay").fill(repr(critical)))
+    slider(page, "weight_decay").focus()
+    after(page, lambda: page.keyboard.press("ArrowRight"))
+    assert 0 < float(box(page, "weight_decay").input_value()) / critical - 1 < 0.03
+    after(page, lambda: box(page, "weight_decay").fill("0.0005"))
+    slider(page, "weight_decay").focus()
+    after(page, lambda: page.keyboard.press("ArrowRight"))
+    assert float(box(page, "weight_decay").input_value()) > 0.0005 * 1.04

@@ -392,3 +392,18 @@ def test_a_folder_of_results_that_is_not_there_is_refused(command, tmp_path):
     result = command("--no-browser", "--port", "0", "--results", str(tmp_path / "none"))
     assert result.exit_code == 2
     assert "there is no folder" in result.stderr
+
+
+def test_a_changed_digit_in_the_log_of_a_run_is_told_and_not_drawn(tmp_path):
+    from unhinge.web.view_results import body
+
+    folder = write_results(tmp_path)
+    log = folder / "runs" / "digits" / "log.jsonl"
+    shown = str(body(folder, "runs/digits", "light"))
+    assert "2 epochs" in shown
+    assert "Line 3 of log.jsonl is cut off" in shown
+    log.write_text(log.read_text().replace('"test_accuracy": 0.8', '"test_accuracy": 0.9'))
+    shown = str(body(folder, "runs/digits", "light"))
+    assert "Line 2 of log.jsonl was changed after it was written" in shown
+    assert "1 epochs" in shown
+    assert "0.9" not in shown.replace("0.9rem", "")

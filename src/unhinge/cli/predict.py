@@ -31,7 +31,8 @@ def predict(
         typer.Argument(
             metavar="FEATURES",
             help="An .npz, .safetensors or .pt with features (n, p), labels (n,), and if you like weight (C, p) and "
-            "bias (C,). Or Parquet: a file, a folder, an address such as s3://bucket/folder.",
+            "bias (C,). Or an .npy with labels.npy beside it, or a .csv with a column called label. Or Parquet: a "
+            "file, a folder, an address such as s3://bucket/folder.",
         ),
     ],
     gamma: Annotated[

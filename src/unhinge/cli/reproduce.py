@@ -142,7 +142,7 @@ def reproduce(
     engine: Annotated[str, typer.Option(help="Who trains: local (processes here) or ray (a cluster).")] = "local",
     data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in, for small and paper.")] = None,
     collect: Annotated[
-        bool, typer.Option("--collect", help="Train nothing: tables and figures of the runs that are there.")
+        bool, typer.Option("--collect", help="Compute nothing: tables, figures and the report of what is there.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
 ) -> None:
@@ -155,6 +155,7 @@ def reproduce(
     there, from the same code and seed, is kept, so an interrupted run continues. The exit code is 1 if a statement of a
     numerical figure does not hold in this run or a training run failed, 2 for a wrong argument, 130 after Ctrl-C.
     """
+    from unhinge.data import DataError
     from unhinge.paper.catalogue import choose
     from unhinge.paper.figures.scale import as_scale
     from unhinge.paper.report import write_report
@@ -168,14 +169,17 @@ def reproduce(
         refuse(f"there is no engine {engine!r}. Choose one of: local, ray.")
     folder = writable(out if out is not None else Path("results") / scale)
     try:
-        made = _make_figures([one.id for one in figures], size, folder, seed, seeds or 1, jobs) if figures else []
+        made = _figures(figures, size, folder, seed, seeds or 1, jobs, collect)
         found = _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect) if studies else []
     except KeyboardInterrupt:
         typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
         raise typer.Exit(130) from None
-    except ImportError as error:
+    except (ImportError, DataError) as error:
+        refuse(str(error).replace("with root=", "with --data-root"))
+    try:
+        page = write_report(folder)
+    except FileNotFoundError as error:  # --collect, and nothing is there
         refuse(str(error))
-    page = write_report(folder)
     if json:
         records = [*(_record(result) for result in made), *(_study_record(result, folder) for result in found)]
         typer.echo(as_json(records))
@@ -185,6 +189,18 @@ def reproduce(
         typer.echo(f"Figures and tables: {page.parent}/  ·  Report: {page}")
     if not all(result.holds for result in made) or any(result.failures for result in found):
         raise typer.Exit(1)
+
+
+def _figures(
+    chosen: list[Experiment], size: Scale, folder: Path, seed: int, seeds: int, jobs: int | None, collect: bool
+) -> list[Result]:
+    """The figures that were chosen, made or kept; with `collect` only those that are there."""
+    names = [one.id for one in chosen]
+    if collect:
+        from unhinge.paper.figures.run import results
+
+        return [found for found in results(folder) if found.id in names]
+    return _make_figures(names, size, folder, seed, seeds, jobs) if names else []
 
 
 def _make_figures(names: list[str], size: Scale, folder: Path, seed: int, seeds: int, jobs: int | None) -> list[Result]:

@@ -163,8 +163,8 @@ def train(
     """Train a network: accuracy, norms, angles and neural collapse after every epoch, weights at the end.
 
     The same command after an interruption continues, to the same bits. The folder gets the recipe, log.jsonl, log.csv,
-    figures, and the weights as last.safetensors and best.safetensors. The exit code is 1 if the loss stopped being
-    finite, 2 for a wrong argument.
+    figures, and the weights as last.safetensors and best.safetensors. The exit code is 1 if the run diverged (the loss
+    stopped being finite, or became huge with the accuracy of guessing), 2 for a wrong argument.
     """
     given = {name: value for name, value in locals().items() if value is not None}
     chosen = _recipe(given, recipe, scale)
@@ -200,6 +200,21 @@ def train(
             err=True,
         )
         raise typer.Exit(1)
+    if (words := _diverged(run)) is not None:
+        typer.echo(f"unhinge: diverged: {words}", err=True)
+        raise typer.Exit(1)
+
+
+def _diverged(run: Run) -> str | None:
+    """What to say of a run whose loss is finite and worth nothing: huge, with the accuracy of guessing."""
+    loss, accuracy = run.last["train_loss"], run.last["train_accuracy"]
+    if not isinstance(loss, float) or abs(loss) < HUGE_LOSS or accuracy > GUESSING:
+        return None
+    return (
+        f"the loss is {loss:.3g} and the training accuracy {accuracy:.2f}, which is guessing. The norms grew without "
+        f"bound (mean feature norm {run.last['feature_norm']:.3g}). Fix the prototypes (--head pal with --radius, or "
+        "--head fnpal), add --weight-decay, or lower --lr."
+    )
 
 
 def _recipe(given: dict[str, Any], name: str | None, scale: str) -> Recipe:
@@ -336,6 +351,8 @@ def _fit(
     return run if workers.rank == 0 else None
 
 
+HUGE_LOSS = 1e4  # no loss of a useful run is as large
+GUESSING = 0.25  # at most: the accuracy of a network of ten classes or more that only guesses, with room for chance
 SHOWN = {
     "epoch": "epoch",
     "train_loss": "loss",
@@ -444,8 +461,10 @@ def _print_evaluation(found: Evaluation) -> None:
     table.add_row("calibration error (ECE)", f"{numbers['ece']:.4f}")
     table.add_row("class-wise ECE", f"{numbers['classwise_ece']:.4f}")
     table.add_row("mean feature norm", f"{numbers['feature_norm']:.4g}")
+    for name, value in numbers["prototypes"].items():
+        table.add_row(PROTOTYPES[name], f"{value:.4g}" + ("°" if "angle" in name else ""))
     for name, value in numbers["collapse"].items():
-        table.add_row(name, f"{value:.4g}")
+        table.add_row(COLLAPSE[name], f"{value:.4g}")
     adjusted = numbers.get("adjusted")
     if adjusted is not None:
         for name in ("all", "many", "medium", "few"):
@@ -456,6 +475,8 @@ def _print_evaluation(found: Evaluation) -> None:
         table.add_row("adjusted decision", "this loss gives no probabilities to adjust")
     console = Console()
     console.print(table)
+    for note in numbers["notes"]:
+        console.print(f"Note: {note}", highlight=False)
     if found.detections:
         unknown = Table("score", "unknown", "AUROC", "FPR95", "AUPR in", "AUPR out", pad_edge=False)
         sets = {row.data: row.distance for row in found.detections if not row.is_mean}
@@ -468,6 +489,27 @@ def _print_evaluation(found: Evaluation) -> None:
         console.print(unknown)
         console.print("Percent, 95 % intervals from sets drawn again (all in evaluation.json). ", highlight=False)
     console.print(f"{found.folder}/evaluation.json, evaluation.png, evaluation.pdf", highlight=False)
+
+
+PROTOTYPES = {
+    "prototype_norm_min": "smallest norm of a prototype",
+    "prototype_norm_ratio": "largest over smallest norm of prototypes",
+    "prototype_angle_min": "smallest angle between prototypes",
+}
+COLLAPSE = {
+    "nc1": "NC1, tr(Σ_W Σ_B⁺)/C",
+    "nc1_ratio": "NC1, tr Σ_W / tr Σ_B",
+    "nc2_norm_features": "NC2, spread of the norms of class means",
+    "nc2_angle_features": "NC2, angles of class means, |cos + 1/(C-1)|",
+    "nc2_etf_features": "NC2, class means from a simplex",
+    "nc2_norm_weight": "NC2, spread of the norms of prototypes",
+    "nc2_angle_weight": "NC2, angles of prototypes, |cos + 1/(C-1)|",
+    "nc2_etf_weight": "NC2, prototypes from a simplex",
+    "nc3": "NC3, self-duality",
+    "nc4": "NC4, share that differs from the nearest mean",
+    "alignment": "cosine of class mean and prototype",
+    "feature_alignment": "cosine of feature and prototype",
+}
 
 
 def _with_interval(value: float, interval: tuple[float, float]) -> str:

@@ -270,6 +270,10 @@ def neural_collapse(
         (True, 1.0)
     """
     rows = as_numbers("features", features, ("n", "p"))
+    if weight is not None and torch.as_tensor(weight).ndim == 1 and torch.as_tensor(target).ndim == 2:
+        raise ValueError(
+            "weight has one dimension and target two: the order is neural_collapse(features, weight, target)."
+        )
     if weight is not None:
         prototypes = as_numbers("weight", weight, ("C", rows.shape[1]))
         if num_classes is not None and num_classes != len(prototypes):

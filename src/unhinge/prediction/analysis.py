@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from unhinge.nn.weighting import class_weights
+from unhinge.prediction.course import Course, course_of, overflow_step
 from unhinge.prediction.files import read_features
 from unhinge.prediction.live import measure_model
 from unhinge.prediction.measured import Measured, measure_file
@@ -21,7 +22,10 @@ from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.validation import scalar
 
-__all__ = ["Mode", "Prediction", "Weighting", "as_measured", "predict"]
+__all__ = ["SMALL_STEP", "Mode", "Prediction", "Weighting", "as_measured", "predict"]
+
+
+SMALL_STEP = 0.1  # below it, flow and descent differ by 5 percent at most
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,10 @@ class Prediction:
     cure: str | None
     best_gamma: float
     best_rate: float
+    overflow: float  # the first step from which a logit can be too large for float32
+    largest_step: float  # learning rate times the fastest exponent: gradient flow describes descent where it is small
+    descent_time: float  # steps of gradient descent, not of flow, to the distance
+    course: Course
     measured: Measured
     path: LinearPath
     limit: Ending
@@ -105,7 +113,7 @@ class Prediction:
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers, lists and strings only. None stands for what is infinite (never, without bound)."""
-        skipped = ("measured", "path", "limit")
+        skipped = ("measured", "path", "limit", "course")
         record: dict[str, Any] = {}
         for name in self.__dataclass_fields__:
             if name not in skipped:
@@ -114,6 +122,7 @@ class Prediction:
         record["spectrum"] = [asdict(mode) for mode in self.spectrum]
         record["weightings"] = [asdict(weighting) for weighting in self.weightings]
         record["times"] = [{"distance": distance, "time": time} for distance, time in self.times.items()]
+        record["course"] = asdict(self.course) | {"peak": self.course.peak, "window": list(self.course.window)}
         record["limit_class_sizes"] = self.limit.sizes
         record["limit_predicted"] = self.limit.predicted
         record["findings"] = self.findings
@@ -161,6 +170,13 @@ def predict(
     gamma = 1 / (classes - 1) if gamma is None else scalar("gamma", gamma).item()
     problem = LayerPeeled.from_summary(measured.classes, gamma, first, second)
     path = _path(measured, problem, rate_of_learning)
+    largest = _largest_step(problem, rate_of_learning)
+    if largest > 1:
+        raise ValueError(
+            f"the steps are too large: lr times the fastest exponent is {largest:.3g}, and above 1 some mode of "
+            f"gradient descent changes its sign with every step, above 2 it explodes. These answers are those of "
+            f"gradient flow. Use an lr of at most {rate_of_learning / largest:.3g}, or smaller decays."
+        )
     limit = ending(measured, gamma, first, second)
     growth, rate = path.growth().item(), path.rate().item()
     critical = problem.critical_decay.item()
@@ -168,6 +184,7 @@ def predict(
     times = dict(zip(wanted, path.time_to(torch.tensor(wanted, dtype=torch.float64)).tolist(), strict=True))
     then = times[distance]
     weightings = _weightings(measured, gamma, first, second, rate_of_learning, distance)
+    descent = problem.descent(measured.classes, measured.start_weight, measured.bias, lr=rate_of_learning)
     best, best_rate = _best_gamma(measured, first, second, rate_of_learning)
     counts = measured.counts
     return Prediction(
@@ -202,6 +219,10 @@ def predict(
         cure=None if len(weightings) == 1 else "sqrt",
         best_gamma=best,
         best_rate=best_rate,
+        overflow=overflow_step(path),
+        largest_step=largest,
+        descent_time=descent.time_to(distance).item() if largest > SMALL_STEP else then,
+        course=course_of(measured, gamma, first, second, rate_of_learning, 2 * then),
         measured=measured,
         path=path,
         limit=limit,
@@ -234,6 +255,12 @@ def as_measured(
 
 def _path(measured: Measured, problem: LayerPeeled, lr: float) -> LinearPath:
     return problem.flow(measured.classes, measured.start_weight, measured.bias, lr=lr)
+
+
+def _largest_step(problem: LayerPeeled, lr: float) -> float:
+    """The largest absolute exponent of any mode per step of this rate."""
+    first, second = problem.feature_decay.item(), problem.weight_decay.item()
+    return lr * ((first + second) / 2 + math.hypot((first - second) / 2, problem.critical_decay.item()))
 
 
 def _outcome(growth: float, scale: float) -> str:

@@ -1,11 +1,13 @@
 """Features and labels from a file: read without executing anything, sizes looked at before they are believed.
 
-``.npz`` (numpy), ``.safetensors`` and ``.pt``/``.pth`` (a dictionary of tensors, read with ``weights_only``).
+``.npz`` (numpy), ``.safetensors``, ``.pt``/``.pth`` (a dictionary of tensors, read with ``weights_only``), ``.npy``
+with ``labels.npy`` beside it (and maybe ``weight.npy``, ``bias.npy``), and ``.csv`` with a column of labels.
 Whatever is wrong with a file ends in one :class:`FileError` with one line.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 import warnings
@@ -21,13 +23,15 @@ from torch import Tensor
 
 from unhinge.extras import MissingExtra, needed_for
 
-__all__ = ["FeatureFile", "FileError", "read_features"]
+__all__ = ["FeatureFile", "FileError", "check_classes", "checked", "read_features"]
 
 LARGEST_BYTES = 16 * 2**30  # of a file, and of what it unpacks to
 LARGEST_RATIO = 100  # of what it unpacks to and the file itself, above a gigabyte: features are no rows of zeros
 LARGEST_NUMBERS = 2**32  # in one array
 LARGEST_PROTOTYPES = 2**27  # numbers of a (C, p) matrix, of which several are kept
-MOST_CLASSES = 10_000  # a C x C Gram matrix of this size has 800 MB
+MATRICES = 6  # of C x C float64 numbers that live at once: spectrum, Gram matrices, cosines, logits of class means
+LARGEST_MATRICES = 2**30  # bytes of them
+MOST_LABEL = 2**31  # a label above is no class
 LARGEST_VALUE = 1e100  # squares must not overflow
 
 NAMES = {
@@ -77,7 +81,8 @@ def read_features(path: str | Path) -> FeatureFile:
     file = Path(path)
     reader = READERS.get(file.suffix.lower())
     if reader is None:
-        raise FileError(f"{file.name} is none of {', '.join(READERS)}. Write one of these with {WANTED}.")
+        named = file.name or f"{str(path)!r}"
+        raise FileError(f"{named} is none of {', '.join(READERS)}. Write one of these with {WANTED}.")
     try:
         size = file.stat().st_size
         if not file.is_file():
@@ -105,7 +110,7 @@ def one_line(error: object, most: int = 200) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-# ---- the three formats ---------------------------------------------------------------------------------------------
+# ---- the formats ---------------------------------------------------------------------------------------------------
 
 
 def _npz(file: Path) -> dict[str, Any]:
@@ -165,11 +170,73 @@ def _pt(file: Path) -> dict[str, Any]:
     return {key: arrays[name] for key, name in _chosen(names, file).items()}
 
 
+def _npy_pair(file: Path) -> dict[str, Any]:
+    """An array of features, and beside it labels.npy and maybe weight.npy and bias.npy."""
+    beside = {key: [file.with_name(f"{name}.npy") for name in NAMES[key]] for key in ("labels", "weight", "bias")}
+    found = {key: next((place for place in places if place.is_file()), None) for key, places in beside.items()}
+    if found["labels"] is None:
+        raise FileError(f"{file.name} holds features; put labels.npy beside it, with one label for each.")
+    arrays = {"features": _plain_npy(file)}
+    return arrays | {key: _plain_npy(place) for key, place in found.items() if place is not None}
+
+
+def _plain_npy(file: Path) -> np.ndarray[Any, Any]:
+    with file.open("rb") as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+        left = file.stat().st_size - stream.tell()
+    if dtype.hasobject:
+        raise FileError(f"{file.name} holds Python objects, which are not read; save it as numbers.")
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != left:
+        raise FileError(f"{file.name} is damaged: its header does not fit its size.")
+    array: np.ndarray[Any, Any] = np.load(file, allow_pickle=False)
+    return array
+
+
+def _csv(file: Path) -> dict[str, Any]:
+    """One example a line. A first line of words names the columns: `label` is the class, the others are features.
+
+    Without such a line the last column is the label.
+    """
+    with file.open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.reader(stream) if row]
+    if not rows:
+        raise FileError(f"{file.name} is empty.")
+    heads = rows[0]
+    place = next((heads.index(name) for name in ("label", *NAMES["labels"]) if name in heads), None)
+    if place is not None:
+        rows = rows[1:]
+    elif not all(_is_number(cell) for cell in heads[:-1]):
+        raise FileError(f"{file.name} has no column called label; its first line is {one_line(','.join(heads), 80)!r}.")
+    width, place = len(heads), len(heads) - 1 if place is None else place
+    for line, row in enumerate(rows, start=1):
+        if len(row) != width:
+            raise FileError(f"{file.name}: row {line} has {len(row)} columns, the first line has {width}.")
+    try:
+        features = np.array([[float(cell) for k, cell in enumerate(row) if k != place] for row in rows])
+    except ValueError as error:
+        raise FileError(f"{file.name}: features must be numbers ({one_line(error, 60)}).") from None
+    labels = [row[place].strip() for row in rows]
+    numbers = all(_is_number(cell) for cell in labels)
+    return {"features": features, "labels": np.array([float(cell) for cell in labels] if numbers else labels)}
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
 READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     ".npz": _npz,
     ".safetensors": _safetensors,
     ".pt": _pt,
     ".pth": _pt,
+    ".npy": _npy_pair,
+    ".csv": _csv,
 }
 
 
@@ -219,16 +286,30 @@ def checked(arrays: dict[str, Any]) -> FeatureFile:
     low, high, classes = int(labels.min()), int(labels.max()), file.num_classes
     if low < 0 or high >= classes:
         raise FileError(f"labels must lie in 0 .. {classes - 1}, got values from {low} to {high}.")
-    if not 2 <= classes <= MOST_CLASSES or classes * dim > LARGEST_PROTOTYPES:
-        raise FileError(
-            f"there must be from 2 to {MOST_CLASSES:,} classes, and C p at most {LARGEST_PROTOTYPES:,}; "
-            f"got C = {classes:,} and p = {dim:,}."
-        )
+    check_classes(classes, dim)
     empty = (torch.bincount(labels, minlength=classes) == 0).nonzero().flatten().tolist()
     if empty:
         shown = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
         raise FileError(f"every class needs an example, but {len(empty)} of {classes} have none: {shown}.")
     return file
+
+
+def check_classes(classes: int, dim: int) -> None:
+    """That the matrices of so many classes have room, before any of them is made; the error has the estimate."""
+    most = math.isqrt(LARGEST_MATRICES // (8 * MATRICES))
+    if classes < 2:
+        raise FileError(f"there must be at least 2 classes, got {classes}.")
+    if classes > most:
+        needed = 8 * MATRICES * classes**2
+        raise FileError(
+            f"there are {classes:,} classes: their C x C matrices would take about {needed / 1e9:.1f} GB, and at most "
+            f"{LARGEST_MATRICES / 1e9:.1f} GB are taken, enough for {most:,} classes. Predict for a part of them."
+        )
+    if classes * dim > LARGEST_PROTOTYPES:
+        raise FileError(
+            f"C p must be at most {LARGEST_PROTOTYPES:,}, got C = {classes:,} and p = {dim:,}, which is "
+            f"{8 * classes * dim / 1e9:.1f} GB for each of several matrices."
+        )
 
 
 def _numbers(name: str, value: Any, ndim: int) -> Tensor:
@@ -276,8 +357,19 @@ WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 def _labels(value: Any, size: int) -> Tensor:
     kind = value.dtype if isinstance(value, Tensor | np.ndarray) else type(value).__name__
+    if isinstance(value, np.ndarray) and value.dtype.kind in "US" and value.ndim == 1:
+        # Names of classes: numbered in their order, as scikit-learn does.
+        value = np.unique(value, return_inverse=True)[1]
+    if isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided:
+        value = value.detach().double().numpy()
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim == 1:
+        with np.errstate(invalid="ignore"):
+            whole = np.isfinite(value) & (value == np.round(value)) & (np.abs(value) < MOST_LABEL)
+        if not whole.all():
+            raise FileError(f"labels must be whole numbers, got {value[~whole][0]:g}.")
+        value = value.astype(np.int64)
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
-        if value.dtype.itemsize == 8 and value.dtype.kind == "u" and value.size and value.max() > MOST_CLASSES:
+        if value.size and int(value.max()) > MOST_LABEL:
             raise FileError(f"labels must lie in 0 .. C - 1, got values up to {value.max()}.")
         value = torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64).reshape(value.shape))
     if not isinstance(value, Tensor) or value.dtype not in WHOLE or value.layout != torch.strided:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unhinge.metrics.collapse import CollapseSummary
-from unhinge.prediction.files import FeatureFile, checked
+from unhinge.prediction.files import FeatureFile, check_classes, checked
 from unhinge.theory.linear.summary import HardSummary
 from unhinge.theory.validation import check_counts
 
@@ -113,6 +113,7 @@ def measure(
 def measure_summary(whole: CollapseSummary, weight: Tensor | None = None, bias: Tensor | None = None) -> Measured:
     """What the sums of one pass say by themselves: everything but the accuracy and ``nc4``."""
     check_counts(whole.counts)
+    check_classes(len(whole.counts), whole.classes.sums.shape[1])
     # answers in float64, whatever the features came in
     sums = whole.classes.sums.cpu()
     classes = replace(whole.classes, counts=whole.counts.cpu(), sums=sums, dtype=torch.float64)

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from unhinge.prediction.measured import Measured
 from unhinge.theory.collapse import collapse_measures
+from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.problem import LayerPeeled
 
-__all__ = ["Ending", "ending"]
+__all__ = ["Ending", "ending", "one_per_class"]
 
 NOTHING = 1e-9  # of the longest: a class mean or prototype of this length is gone in the limit
 
@@ -95,9 +96,24 @@ def ending(
         (1, 1.0)
     """
     counts = measured.counts.double()
+    state = one_per_class(measured, gamma, feature_decay, weight_decay, class_weight).direction()
+    means, weight = state.features / counts.sqrt()[:, None], state.weight
+    return Ending(_longest_one(means), _longest_one(weight), counts)
+
+
+def one_per_class(
+    measured: Measured,
+    gamma: float | None = None,
+    feature_decay: float = 0.0,
+    weight_decay: float = 0.0,
+    class_weight: Tensor | None = None,
+    lr: float = 0.1,
+) -> LinearPath:
+    """The path of the scaled class means and the prototypes, with the same clock as that of all examples."""
+    counts = measured.counts.double()
     weights = torch.ones_like(counts) if class_weight is None else class_weight.double()
     pull = counts.sqrt() * weights
-    # the same matrix, larger by this factor: decays grow with it
+    # The same matrix, larger by this factor: decays grow with it, and the rate shrinks.
     factor = float((counts * weights).sum() / pull.sum())
     problem = LayerPeeled(
         torch.arange(len(counts)),
@@ -105,11 +121,10 @@ def ending(
         gamma,
         feature_decay * factor,
         weight_decay * factor,
-        class_weight=pull / pull.max(),
+        # Equal weights are none: the spectrum then has a closed form, and no C x C matrix is made.
+        class_weight=None if bool((pull == pull[0]).all()) else pull / pull.max(),
     )
-    state = problem.flow(measured.classes.reduced(), measured.start_weight, lr=0.1).direction()
-    means, weight = state.features / counts.sqrt()[:, None], state.weight
-    return Ending(_longest_one(means), _longest_one(weight), counts)
+    return problem.flow(measured.classes.reduced(), measured.start_weight, lr=lr / factor)
 
 
 def _longest_one(rows: Tensor) -> Tensor:

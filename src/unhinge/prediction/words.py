@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+SMALL_STEP = 0.1  # as in analysis: below it flow and descent differ by 5 percent at most
+
 if TYPE_CHECKING:
     from unhinge.prediction.analysis import Prediction, Weighting
 
@@ -30,18 +32,26 @@ def steps(time: float) -> str:
     """A time in steps.
 
     Example:
-        >>> steps(1234.4), steps(float("inf"))
-        ('1,235 steps', 'never')
+        >>> steps(1234.4), steps(0.3), steps(float("inf"))
+        ('1,235 steps', '1 step', 'never')
     """
     if math.isinf(time):
         return "never"
-    return f"{math.ceil(time):,} steps" if time < 1e12 else f"{time:.3g} steps"
+    if time >= 1e12:
+        return f"{time:.3g} steps"
+    return f"{math.ceil(time):,} step{'' if math.ceil(time) == 1 else 's'}"
 
 
 def findings(prediction: Prediction) -> list[str]:
     """Sentences, the most important first."""
     setting = prediction.setting
-    said = [_collapsing(prediction), _limit(prediction), _norms(prediction)]
+    said = [_collapsing(prediction), _course(prediction), _limit(prediction), _norms(prediction)]
+    if prediction.largest_step > SMALL_STEP:
+        said.append(
+            f"The steps are large: lr times the fastest exponent is {number(prediction.largest_step, 3)}. All times "
+            f"here are those of gradient flow; gradient descent itself needs {steps(prediction.descent_time)} to the "
+            f"distance {setting.distance:g}."
+        )
     if prediction.cure is not None:
         said += _imbalance(prediction)
     else:
@@ -66,14 +76,30 @@ def _collapsing(prediction: Prediction) -> str:
     return f"The direction comes within {setting.distance:g} of its limit after {steps(time)}, {pace}."
 
 
+def _course(prediction: Prediction) -> str:
+    """The accuracy on the way, and where to stop."""
+    course, limit = prediction.course, prediction.limit_accuracy
+    now, peak = course.accuracy[0], course.peak
+    first, last = course.window
+    words = f"Judged by the class means, {100 * now:.1f} % of the examples are right now"
+    if peak > limit + 1e-12:
+        kept = f"from step {math.ceil(first):,} to about {steps(last)}" if last > first else f"at about {steps(first)}"
+        return (
+            f"{words}, at best {100 * peak:.1f} % {kept}, and {100 * limit:.1f} % in the limit. Stop before it falls."
+        )
+    reached = "from now on" if first == 0 else f"from about {steps(first)} on"
+    return f"{words} and at best {100 * peak:.1f} %, {reached}. Longer training does not lower it."
+
+
 def _limit(prediction: Prediction) -> str:
     limit, classes = prediction.limit, prediction.setting.num_classes
     share = f"{100 * limit.accuracy:.1f} % of the examples"
     if limit.undecided == 1:
         return "In the limit all classes share one direction and nothing tells them apart: gamma is too large."
     distance = prediction.setting.distance
+    when = _when(prediction.times[distance], distance, prediction.overflow)
     words = (
-        f"In the limit ({_when(prediction.times[distance], distance)}) {len(limit.right)} of {classes} classes, "
+        f"In the limit ({when}) {len(limit.right)} of {classes} classes, "
         f"{share}, are classified right; the class means span "
     )
     words += f"{limit.rank} dimension{'s' if limit.rank != 1 else ''}"
@@ -82,11 +108,12 @@ def _limit(prediction: Prediction) -> str:
     return words + "."
 
 
-def _when(time: float, distance: float) -> str:
+def _when(time: float, distance: float, overflow: float = math.inf) -> str:
     """When a limit is near: an accuracy in the limit says nothing to someone who stops long before."""
     if math.isinf(time):
         return f"which is never reached to within {distance:g}"
-    return f"near, to within {distance:g}, {'at once' if time == 0 else 'after ' + steps(time)}"
+    words = f"near, to within {distance:g}, {'at once' if time == 0 else 'after ' + steps(time)}"
+    return words + (", which is after float32 overflows" if time > overflow else "")
 
 
 def _norms(prediction: Prediction) -> str:
@@ -96,10 +123,18 @@ def _norms(prediction: Prediction) -> str:
         f"critical decay {number(prediction.critical_decay)}, sqrt(feature_decay * weight_decay) = {number(product)}"
     )
     if prediction.outcome == "diverges":
-        return f"Norms grow without bound, doubling every {steps(prediction.doubling_time)} ({compare})."
+        words = f"Norms grow without bound, doubling every {_every(prediction.doubling_time)} ({compare})."
+        if math.isinf(prediction.overflow):
+            return words
+        return f"{words} In float32 logits can overflow from step {prediction.overflow:,.0f} on: stop before."
     if prediction.outcome == "vanishes":
         return f"Norms shrink to zero, at the exponent {number(prediction.growth)} per step ({compare})."
     return f"Norms settle at a finite value ({compare})."
+
+
+def _every(time: float) -> str:
+    """A period: "step" where it is one."""
+    return "step" if math.ceil(time) == 1 else steps(time)
 
 
 def _imbalance(prediction: Prediction) -> list[str]:

@@ -44,6 +44,8 @@ from unhinge.training.recipe import Recipe
 __all__ = ["INTERPOLATES", "Evaluation", "evaluate", "load_network"]
 
 INTERPOLATES = 0.99  # of the training images of every class: then the network has reached the regime of free features
+# Of the measures of collapse, what the record has already under another name (norms and angles in degrees).
+TOLD_ELSEWHERE = ("feature_norm_mean", "weight_norm_min", "weight_norm_ratio", "weight_angle_min")
 _HALF_MAX = 2.0**15  # float16 ends at 65504
 
 
@@ -145,7 +147,9 @@ def _evaluate(
         "collapse": {
             name: float(value)
             for name, value in neural_collapse(found.features, weight, found.labels, biases_of(network)).items()
+            if name not in TOLD_ELSEWHERE
         },
+        "notes": _notes(recipe, ood),
     }
     radius = radius_of(recipe, len(counts))
     if radius is not None:
@@ -219,6 +223,17 @@ def _unknown(name: str, data_root: str | Path | None, like: ImageSet, factor: in
     if factor > 1 and not same and all(side % factor == 0 for side in images.images.shape[2:]):
         images = shrink(images, factor)  # as the known images were, not by interpolation
     return conform(images, like)
+
+
+def _notes(recipe: Recipe, ood: str | None) -> list[str]:
+    """What a reader of the numbers should know."""
+    names = [name.strip() for name in (ood or "").split(",")]
+    if recipe.data not in names:
+        return []
+    return [
+        f"{recipe.data} is what this network was trained on, so its images are not unknown: an AUROC near 50 percent "
+        "is what a sound detector gives. Name another data set with --ood."
+    ]
 
 
 def _by_class(found: Outputs, num_classes: int) -> list[float | None]:

@@ -212,7 +212,11 @@ def answer(state: State) -> Answer:
     headline, tone, sentences, numbers = _words(
         state, solved, path.direction().weight, rate, late, _reached(reached, state, x, distance), distance
     )
-    chosen = {"gamma": solved.problem.gamma.item(), "horizon": float(length)}
+    chosen = {
+        "gamma": solved.problem.gamma.item(),
+        "horizon": float(length),
+        "critical": solved.problem.critical_decay.item(),  # the sliders of decays are finer around it
+    }
     return Answer(headline, tone, sentences, numbers, panels, chosen)
 
 

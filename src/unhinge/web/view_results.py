@@ -18,6 +18,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 from flask import Response, abort, send_from_directory
 
+from unhinge.results.sealed import SealError, unseal
 from unhinge.web.controls import text
 from unhinge.web.figures import figure
 from unhinge.web.panels import Curve, Panel, Slot
@@ -299,31 +300,33 @@ def _float(given: Any) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _records(folder: Path) -> list[dict[str, Any]]:
+def _records(folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """The records of a run as far as their checksums hold, and what is wrong with the next line, or nothing."""
+    log = folder / "log.jsonl"
     try:
-        if (folder / "log.jsonl").stat().st_size > LARGEST:
-            return []
-        lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return []
-    records = []
-    for line in lines:
+        if log.stat().st_size > LARGEST:
+            return [], f"log.jsonl has more than {LARGEST:,} bytes, and this page does not read it."
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        return [], f"log.jsonl cannot be read: {error.strerror}."
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-        except ValueError:
-            break  # a line cut short by a crash
-        if isinstance(record, dict):
-            records.append(record)
-    return records
+            records.append(unseal(line, f"Line {number} of log.jsonl"))
+        except SealError as error:
+            return records, f"{error} It and what follows is not shown."
+    return records, ""
 
 
 def _run_sheet(folder: Path, item: Item, look: str) -> list[Component]:
-    records = _records(folder / item.name)
+    records, complaint = _records(folder / item.name)
     last = records[-1] if records else {}
     parts: list[Component] = [
         html.H2(f"Training run {item.name}"),
         html.P(_run_line(item, records), className="small"),
     ]
+    if complaint:
+        parts.append(html.P(complaint, className="error", role="alert"))
     graphs = []
     for title, unit, keys in RUN_PANELS:
         curves = []

@@ -282,3 +282,32 @@ def test_collecting_trains_nothing(tmp_path: Path):
     recipe = json.loads((tmp_path / "beyond-gamma" / "recipe.json").read_text())
     assert (recipe["runs"], recipe["runs_wanted"]) == (2, 6)
     assert len(list((tmp_path / "runs").glob("*.json"))) == 2
+
+
+def test_missing_data_is_said_once_and_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from unhinge.data import DataError
+    from unhinge.paper.studies import run as module
+
+    monkeypatch.setattr(module, "sweep", lambda *_, **__: pytest.fail("a sweep was started"))
+    with pytest.raises(DataError, match=r"runs need cifar10, and nothing was trained") as said:
+        reproduce_studies([STUDY], "small", tmp_path, seeds=1, data_root=tmp_path / "nowhere")
+    assert "is missing" in str(said.value)
+    assert not list((tmp_path / "runs").glob("*.txt"))
+
+
+def test_the_first_run_that_finds_no_data_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from unhinge.data import DataError
+    from unhinge.paper.studies import run as module
+    from unhinge.paper.studies.sweep import Failure
+
+    tried = []
+
+    def fails(tasks, *_, **__):
+        for task in tasks:
+            tried.append(task)
+            yield task, Failure(task, "DataError: train_32x32.mat is missing.")
+
+    monkeypatch.setattr(module, "sweep", fails)
+    with pytest.raises(DataError, match=r"train_32x32.mat is missing. Nothing further was trained"):
+        reproduce_studies([STUDY], "quick", tmp_path, seeds=2)
+    assert len(tried) == 1

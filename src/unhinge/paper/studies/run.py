@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unhinge.data import DataError, load
 from unhinge.paper.studies.cell import Cell
 from unhinge.paper.studies.derived import extended
 from unhinge.paper.studies.follow import Task, follow, measured, read_run
@@ -18,7 +19,7 @@ from unhinge.paper.studies.write import write_runs, write_study
 from unhinge.results.folders import writable
 from unhinge.results.lock import only_writer
 
-__all__ = ["Told", "planned", "reproduce_studies"]
+__all__ = ["Told", "check_data", "planned", "reproduce_studies"]
 
 Told = Callable[[int, int, str], None]  # runs done, runs in all, what was done last
 
@@ -86,10 +87,14 @@ def _reproduce(
         tell(done, len(tasks), "found")
     # A first number in every cell before second ones. Several workers begin with the longest, so that none waits for
     # the last; one worker follows the order of the tables, so that whatever is done when it is stopped is a whole part.
+    check_data(missing)
     missing.sort(key=lambda task: (task.recipe.seed, -task.recipe.epochs if jobs > 1 else 0))
     for task, answer in sweep(missing, follow, jobs=jobs, engine=engine):
         done += 1
         complaint = runs / f"{task.name}.failed.txt"
+        if isinstance(answer, Failure) and answer.reason.startswith(DataError.__name__):
+            # What one run does not find, the next ones will not find either: one message instead of one a run.
+            raise DataError(f"{answer.reason.partition(': ')[2]} Nothing further was trained.")
         if isinstance(answer, Failure):
             failures[task.name] = answer.reason
             complaint.write_text(answer.details or answer.reason, encoding="utf-8")
@@ -108,6 +113,23 @@ def _reproduce(
         write_study(result, folder)
     write_verdicts(list(STUDIES.values()), folder)
     return results
+
+
+def check_data(tasks: Sequence[Task]) -> None:
+    """Read the test images of every data set that these runs need, before the first of them starts.
+
+    A :class:`DataError` says in one message what is missing, where it goes, and how many runs wait for it.
+    """
+    wanted: dict[tuple[str, str | None], int] = {}
+    for task in tasks:
+        for name in dict.fromkeys((task.recipe.data, *(task.ood or "").split(","))):
+            if name and name != "noise":
+                wanted[name, task.data_root] = wanted.get((name, task.data_root), 0) + 1
+    for (name, root), runs in wanted.items():
+        try:
+            load(name, root, train=False)
+        except DataError as error:
+            raise DataError(f"{runs} of {len(tasks)} runs need {name}, and nothing was trained. {error}") from None
 
 
 @dataclass(frozen=True)

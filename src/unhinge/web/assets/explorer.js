@@ -8,8 +8,9 @@
   const FRAME = 70; // ms between two pictures of a moving one
 
   const spec = JSON.parse(document.getElementById("spec").textContent);
+  Object.values(spec).forEach((mine) => ["feature_decay", "weight_decay"].forEach((key) => { if (mine[key]) mine[key].decay = true; }));
   const page = {
-    view: null, look: "light", item: "", pinned: {}, present: {}, code: {}, moving: {}, drawn: {}, timing: {}, answers: 0,
+    view: null, look: "light", item: "", critical: {}, pinned: {}, present: {}, code: {}, moving: {}, drawn: {}, timing: {}, answers: 0,
     busy: false, waiting: null, lastChange: 0,
   };
   window.explorer = page;
@@ -20,10 +21,31 @@
   const range = (view, key) => form(view).querySelector(`input.slider[data-key="${key}"]`);
 
   // ---- values and positions --------------------------------------------------------------------------------------
+  /* Around the critical decay a step of the slider is a quarter of what it is elsewhere; the ends stay where they are. */
+  function bent(share, middle) {
+    const side = share < middle ? middle : 1 - middle, away = side === 0 ? 0 : (share - middle) / side;
+    return middle + side * (0.25 * away + 0.75 * away * away * away);
+  }
+
+  function unbent(wanted, middle) {
+    let low = 0, high = 1;
+    for (let k = 0; k < 40; k += 1) {
+      const half = (low + high) / 2;
+      if (bent(half, middle) < wanted) low = half; else high = half;
+    }
+    return low;
+  }
+
+  function middleOf(control) { // where on its slider the critical decay lies, or null
+    const critical = control.decay ? page.critical[page.view] : null, [low, high] = control.slide;
+    if (!(critical > low && critical < high)) return null;
+    return Math.log(critical / low) / Math.log(high / low);
+  }
+
   function valueAt(control, position) {
-    const [low, high] = control.slide;
+    const [low, high] = control.slide, middle = middleOf(control);
     if (control.zero && position <= 0) return "0";
-    const share = position / POSITIONS;
+    const share = middle === null ? position / POSITIONS : bent(position / POSITIONS, middle);
     const value = control.log ? low * Math.pow(high / low, share) : low + (high - low) * share;
     return String(control.kind === "count" ? Math.round(value) : Number(value.toPrecision(3)));
   }
@@ -36,8 +58,9 @@
   function positionOf(control, text) {
     const value = numberOf(text), [low, high] = control.slide;
     if (text === "" || !isFinite(value) || (control.log && value <= 0)) return 0;
-    const share = control.log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
-    return Math.round(POSITIONS * Math.min(1, Math.max(0, share)));
+    const plain = control.log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
+    const inside = Math.min(1, Math.max(0, plain)), middle = middleOf(control);
+    return Math.round(POSITIONS * (middle === null ? inside : unbent(inside, middle)));
   }
 
   function values(view) {
@@ -189,6 +212,7 @@
 
   /* Where a control is empty the theory chose: say what, and put the slider there. */
   function choose(view, chosen) {
+    page.critical[view] = chosen.critical;
     Object.entries(chosen).forEach(([key, value]) => {
       const box = field(view, key);
       if (!box) return;
