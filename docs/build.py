@@ -72,13 +72,19 @@ def stage_sources(pages: Pages) -> None:
         for file in files:
             path = Path(folder) / file
             if path.suffix == ".md":
-                pages.write(str(path.relative_to(HERE)), repointed(path.read_text(encoding="utf-8")))
+                text = repointed(path.read_text(encoding="utf-8"))
+                pages.write(str(path.relative_to(HERE)), folded(text) if path.parent.name == "theory" else text)
             elif path.suffix not in (".py", ".pyc", ".toml"):
                 pages.copy(path, str(path.relative_to(HERE)))
     for entry in ROOT.iterdir():
         link = pages.folder.parent / entry.name
         if not entry.name.startswith(".") and entry.name != "docs" and not link.exists():
             link.symlink_to(entry)
+
+
+def folded(text: str) -> str:
+    """The Python that checks each result of the theory, closed until it is opened: a reader wants the result first."""
+    return re.sub(r"^```python\n.*?^```$", r":::{dropdown} Checked in Python\n\g<0>\n:::", text, flags=re.S | re.M)
 
 
 def repointed(text: str) -> str:

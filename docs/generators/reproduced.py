@@ -16,6 +16,7 @@ from typing import Any
 from generators.pages import Pages, cell, table
 from unhinge.paper.catalogue import list_studies
 from unhinge.paper.figures.registry import Experiment, list_experiments
+from unhinge.paper.numbers import printed_number
 from unhinge.paper.studies.cost import cost_of
 from unhinge.paper.studies.study import Study
 
@@ -53,7 +54,7 @@ def _index(figures: Sequence[Experiment], studies: Sequence[Study], root: Path) 
         (_named(one), cell(one.claim), *(_cost(one, scale) for scale in SCALES), _where(one, root)) for one in studies
     ]
     lines = [
-        "# Figures and tables again",
+        "# Figures and tables",
         "",
         "Every figure and table of the paper under its own id, and some beyond it. `unhinge list` shows this list, "
         "`unhinge reproduce ID` makes one; the paper's labels work as ids too.",
@@ -63,7 +64,7 @@ def _index(figures: Sequence[Experiment], studies: Sequence[Study], root: Path) 
         "",
         "## Numerical figures",
         "",
-        "Exact curves over really simulated SGD; seconds on two cores.",
+        "Lines are exact, markers are SGD simulated step by step. Times are on two cores.",
         "",
         table(("id, the paper's label", "finding", "quick", "paper"), drawn),
         "## Trained networks",
@@ -79,7 +80,16 @@ def _index(figures: Sequence[Experiment], studies: Sequence[Study], root: Path) 
         ("Numerical figures", figures, ()),
         ("Trained networks", studies, ("small", "small-earlier")),
     ):
-        lines += ["```{toctree}", ":hidden:", f":caption: {title}", "", *(one.id for one in entries), *extra, "```", ""]
+        lines += [
+            "```{toctree}",
+            ":hidden:",
+            f":caption: {title}",
+            "",
+            *(f"{_short(one)} <{one.id}>" for one in entries),
+            *extra,
+            "```",
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -160,9 +170,15 @@ def _measured(pages: Pages, study: Study, folder: Path, scale: str) -> list[str]
     return [*lines, words, "", _made_with(recipe), ""]
 
 
+def _short(entry: Experiment | Study) -> str:
+    """For the list at the side, where a whole sentence has no room: the journal's number, or our name."""
+    number = printed_number(entry.id)
+    return f"{number}: {entry.id}" if number else entry.id
+
+
 def _head(entry: Experiment | Study) -> list[str]:
     stop = "" if entry.claim.endswith("?") else "."
-    return [f"# {entry.id}", "", f"**{cell(entry.claim)}{stop}**", "", f"- In the paper: {_label(entry)}"]
+    return [f"# {cell(entry.claim)}{stop}", "", f"- Name: `{entry.id}`", f"- In the paper: {_label(entry)}"]
 
 
 def _command(id: str, *scales: str) -> list[str]:

@@ -146,8 +146,8 @@ def test_a_pt_of_a_tensor_alone_or_of_an_endless_view_is_refused(tmp_path: Path)
 def test_a_file_that_is_not_there_or_of_no_known_kind_is_refused(tmp_path: Path):
     with pytest.raises(FileError, match="cannot read"):
         read_features(tmp_path / "missing.npz")
-    with pytest.raises(FileError, match=r"\.npz, \.safetensors, \.pt"):
-        read_features(tmp_path / "features.csv")
+    with pytest.raises(FileError, match=r"features\.xlsx is none of \.npz, \.safetensors, \.pt"):
+        read_features(tmp_path / "features.xlsx")
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(FileError, match="not a file"):
         read_features(tmp_path / "folder.npz")

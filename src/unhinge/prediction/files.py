@@ -32,6 +32,7 @@ LARGEST_PROTOTYPES = 2**27  # numbers of a (C, p) matrix, of which several are k
 MATRICES = 6  # of C x C float64 numbers that live at once: spectrum, Gram matrices, cosines, logits of class means
 LARGEST_MATRICES = 2**30  # bytes of them
 MOST_LABEL = 2**31  # a label above is no class
+LARGEST_CSV = 2**28  # bytes of a file of text: a number of it takes some thirty times its letters while it is read
 LARGEST_VALUE = 1e100  # squares must not overflow
 
 NAMES = {
@@ -199,6 +200,11 @@ def _csv(file: Path) -> dict[str, Any]:
 
     Without such a line the last column is the label.
     """
+    if file.stat().st_size > LARGEST_CSV:
+        raise FileError(
+            f"{file.name} has {file.stat().st_size:,} bytes, and as text at most {LARGEST_CSV:,} are read, which take "
+            f"about {30 * LARGEST_CSV / 1e9:.0f} GB of memory. Write it as .npz or Parquet."
+        )
     with file.open(newline="", encoding="utf-8") as stream:
         rows = [row for row in csv.reader(stream) if row]
     if not rows:

@@ -83,11 +83,12 @@ def _course(prediction: Prediction) -> str:
     first, last = course.window
     words = f"Judged by the class means, {100 * now:.1f} % of the examples are right now"
     if peak > limit + 1e-12:
-        kept = f"from step {math.ceil(first):,} to about {steps(last)}" if last > first else f"at about {steps(first)}"
+        until = f" to step {math.ceil(last):,}" if last > first else ""
+        kept = f"{'from' if until else 'at'} about step {math.ceil(first):,}{until}"
         return (
             f"{words}, at best {100 * peak:.1f} % {kept}, and {100 * limit:.1f} % in the limit. Stop before it falls."
         )
-    reached = "from now on" if first == 0 else f"from about {steps(first)} on"
+    reached = "from now on" if first == 0 else f"from about step {math.ceil(first):,} on"
     return f"{words} and at best {100 * peak:.1f} %, {reached}. Longer training does not lower it."
 
 
