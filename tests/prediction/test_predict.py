@@ -396,6 +396,12 @@ def test_what_cannot_be_used_is_said_in_one_line(
 # ---- the way there -------------------------------------------------------------------------------------------------
 
 
+def test_lists_are_measured_as_arrays_are():
+    features, labels, weight = start([3, 3])
+    found = measure_arrays(features.tolist(), labels.tolist(), weight.tolist())
+    assert torch.equal(found.classes.sums, measure_arrays(features, labels, weight).classes.sums)
+
+
 def test_steps_too_large_for_the_decay_are_refused_where_descent_explodes():
     """Gradient flow says that norms shrink to zero; forty steps of gradient descent multiply them by a trillion."""
     features, labels, weight = start([4, 4, 4])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "as_class_weight",
     "check_class_weight",
     "check_features",
     "check_gamma",
@@ -106,9 +107,27 @@ def is_soft(target: Any) -> bool:
     return target.is_floating_point()
 
 
+def as_class_weight(weight: object, name: str = "weight") -> Tensor | None:
+    """The weights of a module: a tensor as it is, numbers in a list or an array as a tensor; an error for the rest."""
+    if weight is None or isinstance(weight, Tensor):
+        return weight
+    if isinstance(weight, str):
+        raise ValueError(
+            f"{name}={weight!r} needs the class counts, which a loss does not see. Pass class_weights(counts), or "
+            "class_weights(counts, power=1) for the inverse frequencies."
+        )
+    try:
+        return torch.as_tensor(weight, dtype=torch.get_default_dtype())
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"{name} must hold one number per class, in a tensor, a list or an array, got {type(weight).__name__}. "
+            "class_weights(counts) makes one."
+        ) from None
+
+
 def check_class_weight(class_weight: Tensor | None, num_classes: int, name: str = "weight") -> None:
-    if class_weight is not None and class_weight.shape != (num_classes,):
-        came = tuple(class_weight.shape)
+    if class_weight is not None and (not isinstance(class_weight, Tensor) or class_weight.shape != (num_classes,)):
+        came = tuple(class_weight.shape) if isinstance(class_weight, Tensor) else type(class_weight).__name__
         raise ValueError(
             f"{name} must be a tensor of one number per class, shape ({num_classes},), got {came}. "
             "class_weights(counts) makes one."
@@ -121,6 +140,10 @@ def class_axis(logits: Tensor, target: Tensor, weight: Tensor | None, dim: int |
     Up to two axes there is no choice: the last. With more, axis 1 as in ``nn.CrossEntropyLoss`` where the shapes of
     target and weight allow it, and the last axis where only that fits. `dim` decides by hand.
     """
+    if not isinstance(logits, Tensor):
+        raise ValueError(
+            f"logits must be a torch.Tensor, got {type(logits).__name__}. Convert them: torch.as_tensor(logits)."
+        )
     if logits.ndim == 0:
         raise ValueError("logits must have an axis of classes, got a tensor without axes.")
     if not logits.is_floating_point():
@@ -141,7 +164,7 @@ def class_axis(logits: Tensor, target: Tensor, weight: Tensor | None, dim: int |
             f"for logits of shape {tuple(logits.shape)}, {kind} must have shape {wanted}, got {tuple(target.shape)}. "
             f"{other} need {dtype} dtype."
         )
-    if weight is not None and len(fitting) > 1:
+    if isinstance(weight, Tensor) and len(fitting) > 1:
         fitting = [axis for axis in fitting if weight.shape == (logits.shape[axis],)] or fitting
     check_class_weight(weight, logits.shape[fitting[0]])
     return fitting[0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
+import torch
 from torch import Tensor, nn
 
-from unhinge.nn.contract import check_gamma, check_prior, check_reduction, check_smoothing
+from unhinge.nn.contract import as_class_weight, check_gamma, check_prior, check_reduction, check_smoothing
 from unhinge.nn.hinge import check_margin, multiclass_hinge_loss
 from unhinge.nn.margins import adjusted_margin_loss, check_epsilon
 from unhinge.nn.spherical_softmax import check_offset_of_squares, spherical_softmax_loss
@@ -20,6 +23,9 @@ __all__ = [
     "UnhingedLoss",
     "ZLoss",
 ]
+
+
+RUNAWAY = 1e6  # minus the mean loss: with features and prototypes of a useful size it is below a hundred
 
 
 class UnhingedLoss(nn.Module):
@@ -85,11 +91,12 @@ class UnhingedLoss(nn.Module):
         self.reduction = reduction
         self.label_smoothing = label_smoothing
         self.dim = dim
-        self.register_buffer("weight", weight, persistent=False)
+        self._told = False
+        self.register_buffer("weight", as_class_weight(weight), persistent=False)
         self.register_buffer("prior", prior, persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return unhinged_loss(
+        loss = unhinged_loss(
             logits,
             target,
             self.gamma,
@@ -100,6 +107,30 @@ class UnhingedLoss(nn.Module):
             dim=self.dim,
             prior=self.prior,
         )
+        self._watch(loss)
+        return loss
+
+    def _watch(self, loss: Tensor) -> None:
+        """Warn once where the loss has run away: without a radius norms grow until they overflow, silently.
+
+        Only where reading a number is free: on the CPU, outside of compiled, traced and mapped code.
+        """
+        if self._told or torch.compiler.is_compiling() or not isinstance(loss, Tensor):
+            return
+        if self.reduction != "mean" or loss.device.type != "cpu":
+            return
+        try:
+            value = float(loss.detach())
+        except RuntimeError:  # under vmap, or a tensor without data
+            return
+        if not value > -RUNAWAY:  # NaN too
+            self._told = True
+            warnings.warn(
+                f"the unhinged loss is {value:.3g}: it has no lower bound, and the norms of the features run away. Add "
+                "FeatureNormPenalty.for_radius(...), normalize the features (ETFHead(..., normalize=True)), or use "
+                "decay.",
+                stacklevel=3,
+            )
 
     def extra_repr(self) -> str:
         return _changed(
@@ -154,7 +185,7 @@ class AdjustedMarginLoss(nn.Module):
         self.epsilon = epsilon
         self.ignore_index = ignore_index
         self.reduction = reduction
-        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("weight", as_class_weight(weight), persistent=False)
 
     def forward(self, features: Tensor, weight: Tensor, target: Tensor, weight_sum: Tensor | None = None) -> Tensor:
         return adjusted_margin_loss(
@@ -216,7 +247,7 @@ class MultiClassHingeLoss(nn.Module):
         self.ignore_index = ignore_index
         self.reduction = reduction
         self.dim = dim
-        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("weight", as_class_weight(weight), persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return multiclass_hinge_loss(
@@ -270,7 +301,7 @@ class TaylorSoftmaxLoss(nn.Module):
         self.reduction = reduction
         self.label_smoothing = label_smoothing
         self.dim = dim
-        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("weight", as_class_weight(weight), persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return taylor_softmax_loss(
@@ -334,7 +365,7 @@ class SphericalSoftmaxLoss(nn.Module):
         self.reduction = reduction
         self.label_smoothing = label_smoothing
         self.dim = dim
-        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("weight", as_class_weight(weight), persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return spherical_softmax_loss(
@@ -402,7 +433,7 @@ class ZLoss(nn.Module):
         self.reduction = reduction
         self.label_smoothing = label_smoothing
         self.dim = dim
-        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("weight", as_class_weight(weight), persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return z_loss(

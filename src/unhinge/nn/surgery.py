@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from unhinge.nn.heads import ETFHead
 from unhinge.nn.probe import find_head, head_parameters
 from unhinge.nn.tracing import owner_of, passes, traced
 
@@ -69,6 +71,12 @@ def replace_head(
         )
     if remove_last_relu:
         _remove_last_relu(model, traced(model), old)
+    elif isinstance(new, ETFHead) and _keeps_a_relu(model, old):
+        warnings.warn(
+            "the features come out of a ReLU, so none of their entries is negative, and the prototypes of a simplex "
+            "sum to zero: the features cannot reach them. Pass remove_last_relu=True.",
+            stacklevel=2,
+        )
     new.to(device=weight.device, dtype=weight.dtype).train(old.training)
     return new if old is model else _swap(model, old, new)
 
@@ -102,6 +110,23 @@ def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Module)
         owner.last_relu = False  # type: ignore[assignment]
     else:
         raise ValueError(f"there is no ReLU before the head: its input comes from {node}. Leave remove_last_relu out.")
+
+
+def _keeps_a_relu(model: nn.Module, head: nn.Module) -> bool:
+    """Whether the traced input of the head is a ReLU's; where the network cannot be traced, nothing is known."""
+    graph = None if head is model else traced(model)
+    heads = [
+        node
+        for node in ([] if graph is None else graph.nodes)
+        if node.op == "call_module" and model.get_submodule(str(node.target)) is head
+    ]
+    if not heads:
+        return False
+    node = heads[-1].all_input_nodes[0]
+    while passes(model, node):
+        node = node.all_input_nodes[0]
+    module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+    return isinstance(module, nn.ReLU) or node.target in RELU_FUNCTIONS or node.target in ("relu", "relu_")
 
 
 def _swap(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:

@@ -8,6 +8,7 @@ dominate.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -50,6 +51,13 @@ def class_weights(counts: Tensor | Sequence[int], power: float = 0.5) -> Tensor:
             f"{numbers.tolist() if len(numbers) <= 8 else [*numbers[:8].tolist(), '...']}."
         )
     seen = numbers > 0
+    if not bool(seen.all()):
+        empty = (~seen).nonzero().flatten().tolist()
+        warnings.warn(
+            f"{len(empty)} of {len(numbers)} classes have no examples and get weight 0, the first of them class "
+            f"{empty[0]}. If they occur later, count them first.",
+            stacklevel=2,
+        )
     # relative to the largest class, so that no power of a count overflows
     share = torch.where(seen, numbers, 1.0) / numbers.max()
     weights = torch.where(seen, share**-power, 0.0)

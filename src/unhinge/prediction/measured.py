@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -132,10 +133,10 @@ def measure_file(file: FeatureFile) -> Measured:
 
 
 def measure_arrays(
-    features: Tensor | NDArray[Any],
-    labels: Tensor | NDArray[Any],
-    weight: Tensor | NDArray[Any] | None = None,
-    bias: Tensor | NDArray[Any] | None = None,
+    features: Tensor | NDArray[Any] | Sequence[Any],
+    labels: Tensor | NDArray[Any] | Sequence[Any],
+    weight: Tensor | NDArray[Any] | Sequence[Any] | None = None,
+    bias: Tensor | NDArray[Any] | Sequence[Any] | None = None,
 ) -> Measured:
     r"""What features, labels and maybe a head in memory have to say.
 
@@ -150,7 +151,9 @@ def measure_arrays(
         >>> measured.size, measured.num_classes, measured.weight
         (4, 2, None)
     """
-    return measure_file(checked({"features": features, "labels": labels, "weight": weight, "bias": bias}))
+    given = {"features": features, "labels": labels, "weight": weight, "bias": bias}
+    arrays = {name: np.asarray(value) if isinstance(value, list | tuple) else value for name, value in given.items()}
+    return measure_file(checked(arrays))
 
 
 def _logits(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
