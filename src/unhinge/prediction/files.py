@@ -82,8 +82,8 @@ def read_features(path: str | Path) -> FeatureFile:
     file = Path(path)
     reader = READERS.get(file.suffix.lower())
     if reader is None:
-        named = file.name or f"{str(path)!r}"
-        raise FileError(f"{named} is none of {', '.join(READERS)}. Write one of these with {WANTED}.")
+        called = file.name or f"{str(path)!r}"
+        raise FileError(f"{called} is none of {', '.join(READERS)}. Write one of these with {WANTED}.")
     try:
         size = file.stat().st_size
         if not file.is_file():
