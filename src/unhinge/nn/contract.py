@@ -125,7 +125,7 @@ def as_class_weight(weight: object, name: str = "weight") -> Tensor | None:
         ) from None
 
 
-def check_class_weight(class_weight: Tensor | None, num_classes: int, name: str = "weight") -> None:
+def check_class_weight(class_weight: object, num_classes: int, name: str = "weight") -> None:
     if class_weight is not None and (not isinstance(class_weight, Tensor) or class_weight.shape != (num_classes,)):
         came = tuple(class_weight.shape) if isinstance(class_weight, Tensor) else type(class_weight).__name__
         raise ValueError(
