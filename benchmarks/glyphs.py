@@ -376,6 +376,7 @@ def main() -> None:
     parser.add_argument("--name", default="DejaVu", help="what the task is called in the file")
     parser.add_argument("--epochs", type=float, default=4.0)
     parser.add_argument("--trial-epochs", type=float, default=0.75, help="of the runs that choose the rate")
+    parser.add_argument("--rates-of", metavar="NAME", help="no trials: the rates chosen for the task of that name")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=METHODS, help=f"of {', '.join(METHODS)}")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/glyphs.csv"))
@@ -398,12 +399,13 @@ def main() -> None:
         if child.exitcode:
             raise SystemExit(f"{method}, seed {seed}, ended with code {child.exitcode}.")
 
-    for method in {same_function(method): None for method in options.methods}:
-        for rate in rates(method):
-            run(method, 0, rate, "validation", options.trial_epochs)
+    if options.rates_of is None:
+        for method in {same_function(method): None for method in options.methods}:
+            for rate in rates(method):
+                run(method, 0, rate, "validation", options.trial_epochs)
     for seed in range(options.seeds):
         for method in options.methods:
-            rate = chosen_rate(read(options.out), task.name, same_function(method))
+            rate = chosen_rate(read(options.out), options.rates_of or task.name, same_function(method))
             run(method, seed, rate, "test", options.epochs)
 
 

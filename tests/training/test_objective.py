@@ -29,6 +29,16 @@ def loss_of_one(recipe: Recipe, z: list[float], y: int, counts: list[int]) -> fl
         return math.fsum(a * v for a, v in zip(aim, of, strict=True))
     if recipe.loss == "hinge":
         return math.fsum(max(0.0, z[j] - z[y] + 1) for j in range(classes) if j != y)
+    if recipe.loss == "taylor_softmax":
+        series = [1 + v + v * v / 2 for v in z]
+        return math.fsum(a * -math.log(s / math.fsum(series)) for a, s in zip(aim, series, strict=True))
+    if recipe.loss == "spherical_softmax":
+        squares = [v * v + 1 for v in z]
+        return math.fsum(a * -math.log(s / math.fsum(squares)) for a, s in zip(aim, squares, strict=True))
+    if recipe.loss == "z":
+        mean = math.fsum(z) / classes
+        spread = math.sqrt(math.fsum((v - mean) ** 2 for v in z) / classes)
+        return math.log1p(math.exp(10 - (z[y] - mean) / spread))
     assert recipe.loss == "mse"
     return math.fsum((z[c] - (c == y)) ** 2 for c in range(classes))
 
@@ -57,6 +67,9 @@ RECIPES = [
     Recipe(loss="unhinged", head="pal", radius=5.0, head_scale=2.0, class_weight=0.5),
     Recipe(loss="unhinged", head="pal", radius=0.5, gamma=0.3),
     Recipe(loss="hinge", class_weight=0.5),
+    Recipe(loss="taylor_softmax", class_weight=0.5),
+    Recipe(loss="spherical_softmax"),
+    Recipe(loss="z"),
     Recipe(loss="mse", class_weight=0.5, feature_penalty=0.1),
 ]
 

@@ -72,8 +72,11 @@ VALUES: dict[tuple[str, str], Names | tuple[str, ...]] = {
         *("convnet", "glyphnet", "resnet8", "tiny-resnet", "resnet20", "resnet32", "resnet56"),
         *("resnet18", "resnet34", "resnet50"),
     ),
-    ("train", "head"): ("linear", "pal", "fnpal", "etf-init"),
-    ("train", "loss"): ("ce", "unhinged", "adjusted", "hinge", "mse"),
+    ("train", "head"): ("linear", "pal", "fnpal", "etf-init", "many"),
+    ("train", "loss"): (
+        *("ce", "unhinged", "adjusted", "hinge", "mse"),
+        *("taylor_softmax", "z", "spherical_softmax"),
+    ),
     ("train", "strategy"): ("auto", "ddp"),
     ("train", "accelerator"): ("auto", "cpu", "cuda", "mps"),
     ("train", "precision"): ("32-true", "bf16-mixed"),
@@ -88,7 +91,7 @@ def offered(command: str, parameter: str) -> list[str]:
 
     Example:
         >>> offered("train", "loss")
-        ['ce', 'unhinged', 'adjusted', 'hinge', 'mse']
+        ['ce', 'unhinged', 'adjusted', 'hinge', 'mse', 'taylor_softmax', 'z', 'spherical_softmax']
     """
     names = VALUES[command, parameter]
     return list(names() if callable(names) else names)

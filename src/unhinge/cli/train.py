@@ -90,13 +90,20 @@ def train(
     head: Annotated[
         str | None,
         typer.Option(
-            help="linear, pal (fixed simplex), fnpal (and normalized features), etf-init.", rich_help_panel=MODEL
+            help="linear, pal (fixed simplex), fnpal (and normalized features), etf-init, many (rows that learn at a "
+            "cost that does not grow with the classes).",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     last_relu: Annotated[
         bool | None, typer.Option(help="ReLU before the head; by default not for pal and fnpal.", rich_help_panel=MODEL)
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="ce, unhinged, adjusted, hinge, mse.", rich_help_panel=LOSS)] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="ce, unhinged, adjusted, hinge, mse, taylor_softmax, z, spherical_softmax.", rich_help_panel=LOSS
+        ),
+    ] = None,
     gamma: Annotated[
         float | None, typer.Option(help="Of the unhinged loss; 1/(C-1) by default.", rich_help_panel=LOSS)
     ] = None,
@@ -120,6 +127,9 @@ def train(
     rescale: Annotated[
         bool | None,
         typer.Option(help="Rescaled learning rate: feature gradients times |h| (fnpal).", rich_help_panel=LOSS),
+    ] = None,
+    head_rate: Annotated[
+        float | None, typer.Option(help="Of the head many, in units of batch / features.", rich_help_panel=MODEL)
     ] = None,
     epochs: Annotated[int | None, typer.Option(rich_help_panel=RUN)] = None,
     batch: Annotated[int | None, typer.Option(help="Images per step, over all processes.", rich_help_panel=RUN)] = None,

@@ -28,7 +28,7 @@ from unhinge.training import checkpoint
 from unhinge.training.checkpoint import CheckpointError
 from unhinge.training.machine import differences, machine, using_threads
 from unhinge.training.measure import collapse_record, prototype_record, sample_of, score
-from unhinge.training.network import biases_of, network_of, prototypes_of
+from unhinge.training.network import ManyRows, biases_of, network_of, prototypes_of
 from unhinge.training.objective import Objective, objective_of
 from unhinge.training.parallel import Alone, Processes
 from unhinge.training.recipe import Recipe, RecipeError
@@ -157,6 +157,10 @@ class _Training:
         self.objective: Objective = objective_of(recipe, material.train.counts)
         self.network = network_of(recipe, material.train).to(processes.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
+        self.dtype = next(self.network.parameters()).dtype
+        self.many = self.network.head if isinstance(self.network.head, ManyRows) else None
+        if self.many is not None and processes.count > 1:
+            raise RecipeError("head many trains in one process here; in several, give ManyClassHead a process_group.")
         self.names = {parameter: name for name, parameter in self.network.named_parameters()}
         self.steps = num_batches(self.train, recipe.batch)
         optimizer = torch.optim.SGD(
@@ -221,21 +225,27 @@ class _Training:
         saved = told = time.monotonic()
         for x, y in feed:
             whole = min(recipe.batch, len(self.train) - self.step * recipe.batch)  # over all processes
-            prototypes = prototypes_of(self.network)
-            total = processes.total(self.objective.weight_of(y).sum(dtype=widened(prototypes.dtype)))
+            total = processes.total(self.objective.weight_of(y).sum(dtype=widened(self.dtype)))
             logits, features = self.model(x, return_features=True)
-            loss = self.objective(logits, features, y, prototypes, total, whole)
+            if self.many is None:
+                loss = self.objective(logits, features, y, prototypes_of(self.network), total, whole)
+            else:
+                loss = self.objective.combined(self.many.losses(features, y), features, y, total, whole)
             # Several processes average their gradients, and the parts of the objective add up.
             processes.backward(loss * processes.count)
             self.optimizer.step()
             self.optimizer.zero_grad()
+            if self.many is not None and math.isfinite(loss.item()):
+                share = learning_rate(recipe, self.epoch) / recipe.lr if recipe.lr else 1.0
+                self.many.step(recipe.head_rate * share, whole)
             now = time.monotonic()
             # Whether to save is rank 0's clock's to say, and whether to end any one's: both travel with the sums, so
             # that all do the same.
             due = float(processes.rank == 0 and now - saved > self.save_every)
             ended = float(self.interrupted())
             with torch.no_grad():
-                right, norms = (logits.argmax(-1) == y).sum(), _norms(features).sum()
+                guessed = logits.argmax(-1) if self.many is None else torch.full_like(y, -1)
+                right, norms = (guessed == y).sum(), _norms(features).sum()
                 value = loss * whole
                 part = torch.cat(
                     [torch.stack([value, right.to(value), norms.to(value)]), value.new_tensor([due, ended])]
@@ -269,7 +279,7 @@ class _Training:
             "epoch": self.epoch + 1,
             "lr": learning_rate(self.recipe, self.epoch),
             "train_loss": loss / seen,
-            "train_accuracy": right / seen,
+            "train_accuracy": right / seen if self.many is None else math.nan,  # it makes no logits in training
             "feature_norm": norms / seen,
             **prototype_record(weight),
         }

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from unhinge.data import ImageSet, generator_of
-from unhinge.nn import ETFHead
+from unhinge.nn import ETFHead, ManyClassHead
 from unhinge.nn import functional as UF
 from unhinge.nn.backbones import Classifier, build_model
 from unhinge.training.machine import total_memory
 from unhinge.training.recipe import Recipe, RecipeError
 
-__all__ = ["biases_of", "network_of", "prototypes_of"]
+__all__ = ["ManyRows", "biases_of", "network_of", "prototypes_of"]
 
 _WEIGHTS, _PROTOTYPES = 0, 1
 
@@ -84,7 +84,48 @@ def _check_size(recipe: Recipe, images: ImageSet) -> None:
         )
 
 
+class ManyRows(nn.Module):
+    """A :class:`~unhinge.nn.ManyClassHead` where a network has its head.
+
+    In training it makes no logits, of which there would be one for every class: `losses` and `step` take their place.
+    """
+
+    bias = None
+
+    def __init__(self, inner: ManyClassHead) -> None:
+        super().__init__()
+        self.inner = inner
+        self.in_features = inner.in_features
+
+    @property
+    def weight(self) -> Tensor:
+        return self.inner.dense()
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features.new_empty(len(features), 0) if self.training else self.inner.logits(features)
+
+    def losses(self, features: Tensor, target: Tensor) -> Tensor:
+        """Of each example."""
+        found: Tensor = self.inner(features, target, "none")
+        return found
+
+    def step(self, rate: float, batch: int) -> None:
+        """`rate` is in units of batch / features: with features of squared length p, a rate of 1 moves a logit by 1."""
+        self.inner.step(rate * batch / self.in_features)
+
+
 def _head(recipe: Recipe, in_features: int, num_classes: int) -> nn.Module:
+    if recipe.head == "many":
+        # SGD with decay at so large a rate would pull the rows to zero within a few steps.
+        return ManyRows(
+            ManyClassHead(
+                in_features,
+                num_classes,
+                recipe.loss,
+                gamma=recipe.gamma,
+                generator=generator_of(recipe.seed_for("init"), _PROTOTYPES),
+            )
+        )
     try:
         return ETFHead(
             in_features,

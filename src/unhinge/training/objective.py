@@ -41,7 +41,10 @@ class Objective:
         self, logits: Tensor, features: Tensor, target: Tensor, prototypes: Tensor, total_weight: Tensor, batch: int
     ) -> Tensor:
         """This part's share of the objective of a batch of `batch` examples that weigh `total_weight` together."""
-        losses = self.losses(logits, features, target, prototypes)
+        return self.combined(self.losses(logits, features, target, prototypes), features, target, total_weight, batch)
+
+    def combined(self, losses: Tensor, features: Tensor, target: Tensor, total_weight: Tensor, batch: int) -> Tensor:
+        """The same from the losses of the examples."""
         value = (losses * self.weight_of(target)).sum() / total_weight
         strength = self.penalty + self.penalty_of_mean / batch
         return value + UF.feature_norm_penalty(features, strength) if strength else value
@@ -65,6 +68,12 @@ class Objective:
             case "mse":
                 wanted = F.one_hot(target, self.num_classes).to(logits.dtype)
                 return _wide(logits - wanted).square().sum(-1)
+            case "taylor_softmax":
+                return UF.taylor_softmax_loss(logits, target, reduction="none")
+            case "z":
+                return UF.z_loss(logits, target, reduction="none")
+            case "spherical_softmax":
+                return UF.spherical_softmax_loss(logits, target, reduction="none")
 
 
 def _wide(x: Tensor) -> Tensor:

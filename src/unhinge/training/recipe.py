@@ -13,8 +13,10 @@ from typing import Any, Literal, get_args
 
 __all__ = ["Recipe", "RecipeError"]
 
-Loss = Literal["ce", "unhinged", "adjusted", "hinge", "mse"]
-Head = Literal["linear", "pal", "fnpal", "etf-init"]
+Loss = Literal["ce", "unhinged", "adjusted", "hinge", "mse", "taylor_softmax", "z", "spherical_softmax"]
+Head = Literal["linear", "pal", "fnpal", "etf-init", "many"]
+
+MANY = ("taylor_softmax", "z", "spherical_softmax", "unhinged")  # of the head whose step does not grow with the classes
 
 
 class RecipeError(ValueError):
@@ -52,6 +54,7 @@ class Recipe:
     last_relu: bool | None = None  # None: removed where prototypes are fixed, as in the paper
     head: Head = "linear"
     head_scale: float = 1.0  # norm of a prototype of pal, fnpal and etf-init
+    head_rate: float = 10.0  # of the exact SGD of many, in units of batch / features; it falls as lr does
 
     # to lower what
     loss: Loss = "ce"
@@ -102,6 +105,7 @@ class Recipe:
         if not 0 < self.epsilon < 1:
             raise RecipeError(f"epsilon must lie strictly between 0 and 1, got {self.epsilon!r}.")
         _number("head_scale", self.head_scale, 0.0, exclusive=True)
+        _number("head_rate", self.head_rate, 0.0)
         if self.radius is not None:
             _number("radius", self.radius, 0.0, exclusive=True)
         if self.gamma is not None:
@@ -122,6 +126,8 @@ class Recipe:
             raise RecipeError(f"rescale is for normalized features (head fnpal), but the head is {self.head}.")
         if self.loss == "adjusted" and self.head not in ("pal", "fnpal"):
             raise RecipeError(f"loss adjusted needs fixed prototypes (head pal or fnpal), but the head is {self.head}.")
+        if self.head == "many" and self.loss not in MANY:
+            raise RecipeError(f"head many has the losses {', '.join(MANY)}, but the loss is {self.loss}.")
         if self.logit_adjustment and self.loss != "ce":
             raise RecipeError(f"logit_adjustment is for loss ce, but the loss is {self.loss}.")
         if self.label_smoothing and self.loss not in ("ce", "unhinged"):

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from unhinge.training.recipe import Recipe, RecipeError
 
 __all__ = [
+    "CHARACTERS",
     "CLASSES",
     "METHODS",
     "PAPER_BATCH",
@@ -43,7 +44,10 @@ CLASSES: Mapping[str, tuple[int, int]] = {
     "cifar100": (500, 100),
     "imagenet100": (1300, 100),
     "digits": (139, 10),
+    "glyphs": (9, 2231),
 }
+# Classes of glyphs among these code points, in the embedded typefaces.
+CHARACTERS: Mapping[str, int] = {"21-7E": 94}
 
 # ---- what is done about the loss ------------------------------------------------------------------------------------
 
@@ -55,6 +59,9 @@ _KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "unhinged": ("unhinged, trainable head", {"loss": "unhinged"}),
     "ce-etf": ("CE, simplex start", {"head": "etf-init"}),
     "unhinged-etf": ("unhinged, simplex start", {"loss": "unhinged", "head": "etf-init"}),
+    "many-taylor": ("Taylor softmax, many-class head", {"loss": "taylor_softmax", "head": "many"}),
+    "many-z": ("Z-loss, many-class head", {"loss": "z", "head": "many"}),
+    "many-unhinged": ("unhinged, many-class head", {"loss": "unhinged", "head": "many", "head_rate": 0.3}),
 }
 _WEIGHTS = {0.5: "1/√n weights", 1.0: "1/n weights"}
 
@@ -64,7 +71,8 @@ class Method:
     r"""How a network is trained, apart from where: loss and head by `kind`, and what is added to them.
 
     `kind` is one of ce, pal (unhinged loss on fixed prototypes), fnpal (and normalized features), adjusted, unhinged
-    (trainable head), ce-etf and unhinged-etf (a trainable head that starts as a simplex).
+    (trainable head), ce-etf and unhinged-etf (a trainable head that starts as a simplex), many-taylor, many-z and
+    many-unhinged (a head whose exact SGD does not grow with the classes).
 
     Example:
         >>> Method("pal", penalty=5e-7, class_weight=0.5).label
@@ -237,6 +245,8 @@ def train_images(recipe: Recipe) -> int:
         12406
     """
     each, classes = CLASSES[recipe.data]
+    if recipe.characters is not None:
+        classes = CHARACTERS[recipe.characters]
     if recipe.imbalance is None:
         return (recipe.largest or each) * classes
     # Imported here: completion reads the names in this book, and the data package brings torch.

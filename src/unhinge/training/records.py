@@ -15,7 +15,7 @@ from unhinge.results.json import plain
 from unhinge.results.sealed import SealError, seal, unseal, write_atomically
 from unhinge.results.tables import as_csv
 
-__all__ = ["read_records", "seconds_spent", "Log"]
+__all__ = ["epoch_seconds", "read_records", "seconds_spent", "Log"]
 
 Record = dict[str, Any]
 
@@ -32,7 +32,12 @@ def read_records(folder: Path, first: int | None = None) -> list[Record]:
 
 def seconds_spent(folder: Path) -> float:
     """Wall-clock seconds of all epochs of a run, from its times.jsonl."""
-    return sum(float(line.get("seconds", 0.0)) for line in _read(folder / "times.jsonl"))
+    return sum(epoch_seconds(folder))
+
+
+def epoch_seconds(folder: Path) -> list[float]:
+    """The same, epoch by epoch; the parts of an epoch that was interrupted come one after another."""
+    return [float(line.get("seconds", 0.0)) for line in _read(folder / "times.jsonl")]
 
 
 class Log:

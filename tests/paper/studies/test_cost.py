@@ -15,7 +15,7 @@ from unhinge.paper.studies.run import planned
 
 @pytest.mark.parametrize(("model", "width", "size"), FLOPS)
 def test_the_operations_are_those_of_the_networks(model: str, width: int | None, size: int):
-    channels = 1 if model == "convnet" else 3
+    channels = 1 if model in ("convnet", "glyphnet") else 3
     network = build_model(model, 10 if channels == 1 else 100, channels, size, width=width)
     wanted = FLOPS[model, width, size]
     assert count_flops(network, (1, channels, size, size)) == pytest.approx(wanted, rel=0.01)

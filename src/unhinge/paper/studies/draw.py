@@ -178,6 +178,30 @@ def _curves(result: StudyResult) -> Any:
     return figure
 
 
+def _time(result: StudyResult) -> Any:
+    """Test accuracy over epochs and over seconds of training, one line of panels for each column."""
+    figure, axes = _figure(2, len(result.columns), 4.6, 3.2)
+    for line, column in zip(axes, result.columns, strict=True):
+        for index, row in enumerate(result.rows):
+            runs = [run for run in result.of(row, column) if run.get("epoch_seconds")]
+            _band(line[0], runs, "test_accuracy", COLORS[index % 7], row, 100.0)
+            for number, run in enumerate(runs):
+                curve, spent = run["curves"]["test_accuracy"], run["epoch_seconds"]
+                if len(curve) != len(spent):  # an interrupted epoch has several times
+                    continue
+                clock = torch.tensor(spent).cumsum(0).tolist()
+                points = [(t, 100 * v) for t, v in zip(clock, curve, strict=True) if isinstance(v, (int, float))]
+                look = {"color": COLORS[index % 7], "label": None if number else row}
+                if points:
+                    line[1].plot(*zip(*points, strict=True), **look)
+        line[0].set_title(column, loc="left")
+        line[0].set(xlabel="epoch", ylabel="test accuracy (%)")
+        line[1].set(xlabel="seconds of training", ylabel="test accuracy (%)")
+        line[1].legend(frameon=False, fontsize=7.5)
+    _foot(figure, result)
+    return figure
+
+
 def _zoom_to_end(end: Any, whole: Any) -> None:
     last = max((line.get_xdata()[-1] for line in whole.lines), default=1)
     first = last - max(1, last // 4)
@@ -297,4 +321,5 @@ DRAWN: Mapping[str, Callable[[StudyResult], Any]] = {
     "collapse": _collapse,
     "reliability": _reliability,
     "histograms": _histograms,
+    "time": _time,
 }

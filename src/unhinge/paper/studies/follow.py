@@ -17,7 +17,7 @@ from unhinge.results.json import plain
 from unhinge.results.sealed import read_sealed, write_sealed
 from unhinge.training import Evaluation, Recipe, RecipeError, evaluate, fit, material_of
 from unhinge.training.machine import machine, using_threads
-from unhinge.training.records import seconds_spent
+from unhinge.training.records import epoch_seconds, seconds_spent
 
 __all__ = ["Task", "follow", "measured", "read_run"]
 
@@ -96,6 +96,7 @@ def follow(task: Task) -> dict[str, Any]:
         "train_images": len(material.train),
         "seconds": round(seconds, 2),
         "curves": {name: [record.get(name) for record in run.records] for name in CURVES},
+        "epoch_seconds": [round(one, 3) for one in epoch_seconds(folder)],
     }
     if run.stopped is None:
         found = evaluate(folder, task.ood, data_root=task.data_root, material=material)

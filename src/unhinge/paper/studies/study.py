@@ -12,7 +12,7 @@ from unhinge.training.recipes import Method
 
 __all__ = ["Ordering", "Study", "StudyResult", "mean_and_spread", "quantity_of"]
 
-Kind = Literal["table", "curves", "reliability", "histograms", "behaviour", "collapse", "lines", "fit"]
+Kind = Literal["table", "curves", "reliability", "histograms", "behaviour", "collapse", "lines", "fit", "time"]
 
 
 @dataclass(frozen=True)
