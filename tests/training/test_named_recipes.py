@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from unhinge.data import load
+from unhinge.nn import LDAMLoss
 from unhinge.nn.backbones import build_model
-from unhinge.training import RecipeError, material_of, named_recipes, recipe_named
-from unhinge.training.recipes import CLASSES, METHODS, PAPER_BATCH, SCALES, SETTINGS, Method, recipe_of, train_images
+from unhinge.training import Recipe, RecipeError, material_of, named_recipes, recipe_named
+from unhinge.training.objective import objective_of
+from unhinge.training.recipes import (
+    ALIASES,
+    CLASSES,
+    METHODS,
+    PAPER_BATCH,
+    SCALES,
+    SETTINGS,
+    Method,
+    recipe_of,
+    train_images,
+)
 
 PAPER = {"momentum": 0.9, "lr": 0.1, "weight_decay": 5e-4, "batch": 256, "warmup": 0}
 NETWORKS = {"cifar10": ("resnet18", 200), "cifar100": ("resnet34", 200), "imagenet100": ("resnet50", 100)}
@@ -58,6 +71,22 @@ def test_a_name_that_is_not_there_names_the_nearest(name, scale, told):
     with pytest.raises(RecipeError) as error:
         recipe_named(name, scale)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_another_name_is_the_same_training(alias):
+    assert recipe_named(f"cifar10-lt100/{alias}", "small") == recipe_named(f"cifar10-lt100/{ALIASES[alias]}", "small")
+
+
+def test_ldam_is_its_loss_on_the_cosines_of_the_head():
+    counts = torch.tensor([40, 10, 4])
+    objective = objective_of(Recipe(loss="ldam", head="fnpal", head_scale=30.0), counts)
+    features, frame = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)), torch.eye(3, 5)
+    cosines, target = torch.nn.functional.normalize(features) @ frame.T, torch.arange(6) % 3
+    expected = LDAMLoss(counts, reduction="none")(cosines, target)
+    torch.testing.assert_close(objective.losses(30 * cosines, features, target, frame), expected)
+    with pytest.raises(RecipeError, match="cosines"):
+        Recipe(loss="ldam")
 
 
 @pytest.mark.parametrize("method", METHODS)

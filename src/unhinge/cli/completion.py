@@ -74,7 +74,7 @@ VALUES: dict[tuple[str, str], Names | tuple[str, ...]] = {
     ),
     ("train", "head"): ("linear", "pal", "fnpal", "etf-init", "many"),
     ("train", "loss"): (
-        *("ce", "unhinged", "adjusted", "hinge", "mse"),
+        *("ce", "unhinged", "adjusted", "hinge", "mse", "ldam"),
         *("taylor_softmax", "z", "spherical_softmax"),
     ),
     ("train", "strategy"): ("auto", "ddp"),

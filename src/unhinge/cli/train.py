@@ -101,7 +101,7 @@ def train(
     loss: Annotated[
         str | None,
         typer.Option(
-            help="ce, unhinged, adjusted, hinge, mse, taylor_softmax, z, spherical_softmax.", rich_help_panel=LOSS
+            help="ce, unhinged, adjusted, hinge, mse, ldam, taylor_softmax, z, spherical_softmax.", rich_help_panel=LOSS
         ),
     ] = None,
     gamma: Annotated[
@@ -413,7 +413,14 @@ def _print_plan(chosen: Recipe, data_root: Path | None, json: bool) -> None:
 
 
 def evaluate(
-    folder: Annotated[Path, typer.Argument(help="What `unhinge train --out` wrote.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="What `unhinge train --out` wrote; with --ood also several of them, or records of studies, for a "
+            "table of which score suits which loss.",
+        ),
+    ],
     ood: Annotated[
         str | None, typer.Option(help="Data sets that play the unknown, such as svhn,cifar100,noise.")
     ] = None,
@@ -422,6 +429,7 @@ def evaluate(
     ] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in.")] = None,
     weights: Annotated[str, typer.Option(help="last or best.")] = "last",
+    out: Annotated[Path | None, typer.Option(help="Of several runs: a folder for the table (CSV, Markdown).")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")] = False,
 ) -> None:
     """Measure a trained run: accuracy, calibration, neural collapse, and out-of-distribution detection.
@@ -436,6 +444,10 @@ def evaluate(
 
     if weights not in ("last", "best"):
         refuse(f"--weights must be last or best, got {weights!r}.")
+    if len(folders) > 1 or out is not None:
+        _compare(folders, ood, data_root, out, json)
+        return
+    (folder,) = folders
     try:
         found = measure(folder, ood, data_root=data_root, which=weights, prior=prior)  # type: ignore[arg-type]
     except (ValueError, OSError) as error:
@@ -450,6 +462,25 @@ def evaluate(
         typer.echo((folder / "evaluation.json").read_text(encoding="utf-8"), nl=False)
         return
     _print_evaluation(found)
+
+
+def _compare(places: list[Path], ood: str | None, data_root: Path | None, out: Path | None, json: bool) -> None:
+    from unhinge.ood.comparison import comparison_markdown, comparison_records
+    from unhinge.results.sealed import write_atomically
+    from unhinge.results.tables import write_csv
+    from unhinge.training.comparing import compare_runs
+
+    if ood is None:
+        refuse("several runs are compared by their scores of unknown images: name the sets with --ood svhn,cifar100.")
+    try:
+        table = compare_runs(places, ood, data_root)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            write_csv(out / "which-score.csv", comparison_records(table))
+            write_atomically(out / "which-score.md", (comparison_markdown(table) + "\n").encode())
+    except (ValueError, OSError) as error:
+        refuse(str(error))
+    typer.echo(as_json(comparison_records(table)) if json else comparison_markdown(table))
 
 
 def _print_evaluation(found: Evaluation) -> None:

@@ -25,7 +25,7 @@ def verify(
         list[str] | None,
         typer.Argument(
             help="Claims to explain at length: an id (theorem-2-bias), a group (thm2, cor1, lemma1), a LaTeX label, "
-            "or an erratum (erratum-19). Without any, all claims as a table."
+            "or an erratum (erratum-19); beyond for our own statements. Without any, all claims as a table."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random problems.")] = 0,
@@ -41,12 +41,13 @@ def verify(
     """Test every claim of the paper: verdict, residual of the printed form and of ours, erratum.
 
     The verdict is [green]holds[/] (literally true; a remark says where it is loose), [yellow]corrected[/] (true once a
-    symbol, a sign or a hypothesis is mended) or [red]false as printed[/] (contradicted). The exit code is 1 only
+    symbol, a sign or a hypothesis is mended) or [red]false as printed[/] (contradicted). A second table has our own
+    statements beyond the paper; JSON, Markdown and HTML hold the paper's claims only. The exit code is 1 only
     if one of our own statements fails its tolerance, 2 for a wrong argument.
     """
     from rich.console import Console
 
-    from unhinge.paper.claims import UnknownClaim, claims, find
+    from unhinge.paper.claims import UnknownClaim, claims, find, own_statements
 
     if json + markdown + html + listing > 1:
         refuse("choose one of --json, --markdown, --html and --list: each of them takes all of stdout.")
@@ -67,13 +68,18 @@ def verify(
         from unhinge.paper.report import write_report
 
         writable(out)
-    records = []
+    ours = [] if claim else list(own_statements())
+    records, own = [], []
     pictures: list[str] = []
     with progress_bar() as progress:
-        task = progress.add_task("", total=len(chosen))
+        task = progress.add_task("", total=len(chosen) + len(ours))
         for one in chosen:
             progress.update(task, description=one.id)
             records.append(one.run(seed))
+            progress.advance(task)
+        for one in ours:
+            progress.update(task, description=one.id)
+            own.append(one.run(seed))
             progress.advance(task)
 
     texts = {"json": report.as_json, "csv": report.as_csv, "md": report.as_markdown, "html": report.as_html}
@@ -89,8 +95,11 @@ def verify(
         typer.echo(texts["json" if json else "md" if markdown else "html"](records))
     else:
         report.print_records(console, records, at_length=bool(claim))
+        if own:
+            console.print("\nBeyond the paper, our own statements (unhinge verify beyond):", highlight=False)
+            report.print_records(console, own, at_length=False)
         if out is not None:
             files = ["claims.json", "claims.csv", "claims.md", "claims.html", "report.html", *pictures]
             console.print(f"Written to {out}: {', '.join(files)}.", highlight=False)
-    if any(record.verdict == "OURS FAILS" for record in records):
+    if any(record.verdict == "OURS FAILS" for record in (*records, *own)):
         raise typer.Exit(1)

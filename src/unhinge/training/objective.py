@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unhinge.nn import class_weights
 from unhinge.nn import functional as UF
+from unhinge.nn.ldam import ldam_margins
 from unhinge.nn.precision import widened
 from unhinge.training.recipe import Recipe
 
@@ -30,6 +31,7 @@ class Objective:
     priors: Tensor | None  # (C,), added to the logits
     penalty: float  # lambda, of the sum over the batch
     penalty_of_mean: float  # the same for the mean over the batch: what a radius asks for at any batch size
+    margins: Tensor | None = None  # (C,), of loss ldam
 
     def weight_of(self, target: Tensor) -> Tensor:
         """Weight of each example, :math:`(b,)`."""
@@ -65,6 +67,11 @@ class Objective:
                 return UF.adjusted_margin_loss(seen, prototypes, target, recipe.gamma, recipe.epsilon, reduction="none")
             case "hinge":
                 return UF.multiclass_hinge_loss(logits, target, reduction="none")
+            case "ldam":
+                assert self.margins is not None
+                # the head multiplies cosines by its scale, the inverse temperature of the loss
+                scale = recipe.head_scale
+                return UF.ldam_loss(logits / scale, target, self.margins.to(logits.device), scale, reduction="none")
             case "mse":
                 wanted = F.one_hot(target, self.num_classes).to(logits.dtype)
                 return _wide(logits - wanted).square().sum(-1)
@@ -94,4 +101,5 @@ def objective_of(recipe: Recipe, counts: Tensor) -> Objective:
     of_mean = 0.0
     if recipe.radius is not None:
         of_mean = UF.penalty_strength(recipe.radius, num_classes, recipe.gamma, prototype_norm=recipe.head_scale)
-    return Objective(recipe, num_classes, weights, priors, recipe.feature_penalty, of_mean)
+    margins = ldam_margins(counts).float() if recipe.loss == "ldam" else None
+    return Objective(recipe, num_classes, weights, priors, recipe.feature_penalty, of_mean, margins)

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 __all__ = ["Recipe", "RecipeError"]
 
-Loss = Literal["ce", "unhinged", "adjusted", "hinge", "mse", "taylor_softmax", "z", "spherical_softmax"]
+Loss = Literal["ce", "unhinged", "adjusted", "hinge", "mse", "ldam", "taylor_softmax", "z", "spherical_softmax"]
 Head = Literal["linear", "pal", "fnpal", "etf-init", "many"]
 
 MANY = ("taylor_softmax", "z", "spherical_softmax", "unhinged")  # of the head whose step does not grow with the classes
@@ -128,6 +128,8 @@ class Recipe:
             raise RecipeError(f"loss adjusted needs fixed prototypes (head pal or fnpal), but the head is {self.head}.")
         if self.head == "many" and self.loss not in MANY:
             raise RecipeError(f"head many has the losses {', '.join(MANY)}, but the loss is {self.loss}.")
+        if self.loss == "ldam" and self.head != "fnpal":
+            raise RecipeError(f"loss ldam is on cosines (head fnpal), but the head is {self.head}.")
         if self.logit_adjustment and self.loss != "ce":
             raise RecipeError(f"logit_adjustment is for loss ce, but the loss is {self.loss}.")
         if self.label_smoothing and self.loss not in ("ce", "unhinged"):

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from unhinge.training.recipe import Recipe, RecipeError
 
 __all__ = [
+    "ALIASES",
     "CHARACTERS",
     "CLASSES",
     "METHODS",
@@ -58,6 +59,7 @@ _KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "adjusted": ("adjusted margin", {"loss": "adjusted", "head": "fnpal"}),
     "unhinged": ("unhinged, trainable head", {"loss": "unhinged"}),
     "ce-etf": ("CE, simplex start", {"head": "etf-init"}),
+    "ldam": ("LDAM on a fixed simplex", {"loss": "ldam", "head": "fnpal", "head_scale": 30.0}),
     "unhinged-etf": ("unhinged, simplex start", {"loss": "unhinged", "head": "etf-init"}),
     "many-taylor": ("Taylor softmax, many-class head", {"loss": "taylor_softmax", "head": "many"}),
     "many-z": ("Z-loss, many-class head", {"loss": "z", "head": "many"}),
@@ -71,8 +73,9 @@ class Method:
     r"""How a network is trained, apart from where: loss and head by `kind`, and what is added to them.
 
     `kind` is one of ce, pal (unhinged loss on fixed prototypes), fnpal (and normalized features), adjusted, unhinged
-    (trainable head), ce-etf and unhinged-etf (a trainable head that starts as a simplex), many-taylor, many-z and
-    many-unhinged (a head whose exact SGD does not grow with the classes).
+    (trainable head), ldam (its margins on the cosines of fixed prototypes, at its paper's temperature), ce-etf and
+    unhinged-etf (a trainable head that starts as a simplex), many-taylor, many-z and many-unhinged (a head whose exact
+    SGD does not grow with the classes).
 
     Example:
         >>> Method("pal", penalty=5e-7, class_weight=0.5).label
@@ -152,10 +155,15 @@ METHODS: Mapping[str, Method] = {
     "adjusted": Method("adjusted"),
     "unhinged": Method("unhinged"),
     "unhinged+sqrt": Method("unhinged", class_weight=0.5),
+    "ldam": Method("ldam"),
     "etf-init": Method("ce-etf"),
     "unhinged+etf-init": Method("unhinged-etf"),
     "unhinged+etf-init+scaled": Method("unhinged-etf", head_scale=10.0),
 }
+
+# Other names of the same training. Balanced softmax is cross-entropy with adjusted logits. The adjusted decision of
+# pal+radius is taken after training: `evaluate --prior counts` and the columns "adjusted" of the tables have it.
+ALIASES: Mapping[str, str] = {"balanced-softmax": "ce+adjusted", "pal+radius+adjusted": "pal+radius"}
 
 # ---- what is learned ------------------------------------------------------------------------------------------------
 
@@ -273,6 +281,7 @@ def recipe_named(name: str, scale: str = "quick") -> Recipe:
         'digits'
     """
     setting, _, method = name.partition("/")
+    method = ALIASES.get(method, method)
     for what, part, known in (("setting", setting, SETTINGS), ("method", method, METHODS)):
         if part not in known:
             near = difflib.get_close_matches(part, known, n=3)

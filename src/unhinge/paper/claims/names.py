@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator
 
+from unhinge.paper.claims.beyond import own_statements
 from unhinge.paper.claims.registry import Claim, claims
 
 __all__ = ["UnknownClaim", "find"]
@@ -44,7 +45,7 @@ PANELS = {
     "fig:spherical-": "figure-spherical",
     "fig:pal-": "pal-toy",
 }
-GROUPS = "Groups: loss, lemma1, thm1 to thm5, cor1, cor2, projection, rescaled, appendix, figure."
+GROUPS = "Groups: loss, lemma1, thm1 to thm5, cor1, cor2, projection, rescaled, appendix, figure; beyond."
 
 
 class UnknownClaim(LookupError):
@@ -52,13 +53,14 @@ class UnknownClaim(LookupError):
 
 
 def find(name: str) -> tuple[Claim, ...]:
-    """Claims by id (`theorem-2-bias`), group (`theorem-2`, `thm2`), LaTeX label, or erratum (`erratum-19`, `e19`).
+    """Claims by id (`theorem-2-bias`), group (`theorem-2`, `thm2`), LaTeX label, or erratum (`erratum-19`, `e19`);
+    `beyond` has our own statements.
 
     Example:
         >>> [one.id for one in find("erratum-10")]
         ['theorem-2-bias']
     """
-    every = claims()
+    every = (*claims(), *own_statements())
     label = _through_labels(name.strip().lower())
     wanted = _spelled_out(label)
     exact = tuple(one for one in every if one.id == wanted)

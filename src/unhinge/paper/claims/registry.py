@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import torch
 
-__all__ = ["Claim", "Formula", "Record", "Sharper", "Undefined", "claim", "claims", "record_of"]
+__all__ = ["Check", "Claim", "Formula", "Record", "Sharper", "Undefined", "claim", "claims", "record_of"]
 
 Formula = Callable[..., Any]
 Check = Callable[[torch.Generator, Formula], float]

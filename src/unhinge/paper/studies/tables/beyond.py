@@ -18,6 +18,7 @@ __all__ = ["studies"]
 CE, PAL, FNPAL = Method("ce"), Method("pal"), Method("fnpal")
 RADIUS = Method("pal", radius=10.0)
 ADJUSTED = Method("ce", logit_adjustment=1.0)
+LDAM = Method("ldam")
 PENALIZED = {"ce": Method("ce", penalty=5e-5), "pal": Method("pal", penalty=5e-7)}
 LONG_TAIL = Setting("cifar10", "exp", 100)
 
@@ -57,6 +58,7 @@ MAIN_METHODS = (
     FNPAL,
     ADJUSTED,
     *(_weighted(method) for method in (CE, PENALIZED["ce"], PAL, PENALIZED["pal"], RADIUS, FNPAL)),
+    LDAM,
 )
 
 

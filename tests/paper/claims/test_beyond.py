@@ -1,0 +1,27 @@
+"""Our own statements hold, and each check fails a formula that is a little wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from unhinge.paper.claims import claims, find, own_statements
+
+WRONG = {
+    "beyond-gradient-at-zero": lambda right: lambda *given: right(*given) * (1 + 1e-12),
+    "beyond-prior-path": lambda right: lambda labels, prior, *given: right(labels, torch.roll(prior, 1), *given),
+    "beyond-bound": lambda right: lambda *given: 0.2 * right(*given),
+    "beyond-posterior": lambda right: lambda logits, radius: right(logits, 1.01 * radius),
+}
+
+
+@pytest.mark.parametrize("one", own_statements(), ids=lambda one: one.id)
+def test_a_statement_of_ours_holds_and_can_fail(one):
+    assert one.run().verdict == "holds"
+    assert one.residual(WRONG[one.id](one.ours)) > one.tolerance
+
+
+def test_they_are_counted_apart_from_the_papers():
+    assert {one.id for one in own_statements()} == set(WRONG)
+    assert not {one.id for one in own_statements()} & {one.id for one in claims()}
+    assert set(find("beyond")) == set(own_statements())
