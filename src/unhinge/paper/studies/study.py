@@ -95,11 +95,20 @@ class StudyResult:
 
 
 def quantity_of(measured: Mapping[str, Any], quantity: str) -> float | None:
-    """A number by its name; parts of nested ones are joined by dots, such as ``ood.energy.fpr95``."""
+    """A number by its name; parts of nested ones are joined by dots, such as ``ood.energy.fpr95``.
+
+    Example:
+        >>> quantity_of({"adjusted_accuracy": {"0.5": 0.29}}, "adjusted_accuracy.0.5")
+        0.29
+    """
     value: Any = measured
-    for part in quantity.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    while isinstance(value, Mapping):
+        if quantity in value or "." not in quantity:  # a key may have a dot of its own
+            value, quantity = value.get(quantity), ""
+        else:
+            part, _, quantity = quantity.partition(".")
+            value = value.get(part)
+    return float(value) if isinstance(value, (int, float)) and not quantity and math.isfinite(value) else None
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:

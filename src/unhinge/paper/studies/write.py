@@ -18,6 +18,17 @@ from unhinge.results.tables import write_csv
 __all__ = ["write_runs", "write_study"]
 
 PLAIN = ("feature_norm", "epochs")  # quantities that are no shares
+WORDS = {  # quantities as a table names them
+    "accuracy": "test accuracy",
+    "best_accuracy": "best test accuracy on the way",
+    "halfway_accuracy": "test accuracy at half time",
+    "training.accuracy": "accuracy on clean training images",
+    "rare_training_accuracy": "accuracy on clean training images of the rarer half of the classes",
+    "ece": "calibration error of the softmax",
+    "posterior_ece": "calibration error of the posterior",
+    "adjusted_accuracy.0.5": "test accuracy, decision adjusted with strength 1/2",
+    "adjusted_accuracy.1": "test accuracy, decision adjusted with strength 1",
+}
 NOT_REACHED = "†"  # beside a number whose network does not fit all of its training images
 
 
@@ -165,13 +176,19 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
         "was not reached.",
         "",
     ]
-    if len(result.columns) == 1:  # then the quantities are the columns
-        (column,) = result.columns
-        lines += _grid(column, study.quantities, result, lambda row, quantity: _cell(result, row, column, quantity))
-    else:
-        for quantity in study.quantities:
-            show = partial(_of_quantity, result, quantity)
-            lines += _grid(quantity, result.columns, result, show)
+    rows = [row for row in result.rows if any(key[0] == row for key in result.measured)]
+    columns = [column for column in result.columns if any(key[1] == column for key in result.measured)]
+    for kind, all_of_them, shown in (("rows", result.rows, rows), ("columns", result.columns, columns)):
+        left = [name for name in all_of_them if name not in shown]
+        if left:
+            lines += [f"No run yet in the {kind}: {'; '.join(left)}.", ""]
+    quantities = [name for name in study.quantities if any(result.values(*at, name) for at in _places(result))]
+    if len(columns) == 1:  # then the quantities are the columns
+        (column,) = columns
+        lines += _grid(column, quantities, rows, lambda row, name: _cell(result, row, column, name))
+    elif columns:
+        for name in quantities:
+            lines += _grid(name, columns, rows, partial(_of_quantity, result, name))
     if judgements:
         lines += [
             "Orderings (paired t-test over seeds, all p-values of this table corrected together by Holm's method, "
@@ -193,9 +210,14 @@ def _seeds(result: StudyResult) -> str:
     return seeds if done == wanted else f"{seeds}, of whose {wanted} runs {done} are there"
 
 
-def _grid(corner: str, heads: Sequence[str], result: StudyResult, show: Callable[[str, str], str]) -> list[str]:
-    lines = [f"| {corner} | " + " | ".join(heads) + " |", "|" + " --- |" * (len(heads) + 1)]
-    lines += [f"| {row} | " + " | ".join(show(row, head) for head in heads) + " |" for row in result.rows]
+def _places(result: StudyResult) -> set[tuple[str, str]]:
+    return {(row, column) for row, column, _ in result.measured}
+
+
+def _grid(corner: str, heads: Sequence[str], rows: Sequence[str], show: Callable[[str, str], str]) -> list[str]:
+    titles = [WORDS.get(head, head) for head in heads]
+    lines = [f"| {WORDS.get(corner, corner)} | " + " | ".join(titles) + " |", "|" + " --- |" * (len(heads) + 1)]
+    lines += [f"| {row} | " + " | ".join(show(row, head) for head in heads) + " |" for row in rows]
     return [*lines, ""]
 
 
