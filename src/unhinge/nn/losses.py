@@ -125,10 +125,11 @@ class UnhingedLoss(nn.Module):
             return
         if not value > -RUNAWAY:  # NaN too
             self._told = True
+            # Without the number itself: Python shows one text once, however many losses are made.
             warnings.warn(
-                f"the unhinged loss is {value:.3g}: it has no lower bound, and the norms of the features run away. Add "
-                "FeatureNormPenalty.for_radius(...), normalize the features (ETFHead(..., normalize=True)), or use "
-                "decay.",
+                f"the unhinged loss is below {-RUNAWAY:g}: it has no lower bound, and the norms of the features run "
+                "away. Add FeatureNormPenalty.for_radius(...), normalize the features (ETFHead(..., normalize=True)), "
+                "or use decay.",
                 stacklevel=3,
             )
 

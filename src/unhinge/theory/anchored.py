@@ -219,7 +219,7 @@ class AnchoredPath:
 
     @property
     def scatter(self) -> Tensor:
-        """|H|^2 outside the modes."""
+        r""":math:`\|H\|^2` outside the modes."""
         return (self.unit * self.spread) ** 2
 
     @property

@@ -98,7 +98,7 @@ class Start:
 
     @property
     def scatter(self) -> Tensor:
-        """|H|^2 outside the modes."""
+        r""":math:`\|H\|^2` outside the modes."""
         return (self.unit * self.spread) ** 2
 
     @kept
