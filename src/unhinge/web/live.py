@@ -31,7 +31,7 @@ FIELDS = (
     ("s", "η₁/η₂, rate of the features over that"),
 )
 PANELS = (
-    ("loss", "Loss", "The mean of -z_y + γ Σ z_j over the examples, where it falls as minus the loss."),
+    ("loss", "Loss", "The mean over the examples, without the decay terms; where it is negative, minus the loss."),
     ("accuracy", "Accuracy", "The share of examples whose largest logit is that of their label."),
     ("norms", "Norms", "Of all features and of all prototypes."),
     ("distance", "Distance to the limit", "| Z/|Z| - its limit |, where Z holds features and prototypes."),

@@ -193,6 +193,7 @@
     const given = asked(), path = solve(given), until = horizon(path), z = path.z;
     byId("classes-shown").textContent = given.classes;
     byId("gamma").placeholder = "1/(C-1) = " + short(1 / (z.C - 1), 4);
+    if (byId("gamma").value.trim() === "") follow("gamma");
     const times = Array.from({ length: POINTS + 1 }, (_, k) => until * k / POINTS);
     const all = times.map((time) => scalars(path, time));
     const pick = (key) => all.map((one) => one[key]);
@@ -228,7 +229,7 @@
     const found = [];
     if (log) {
       const step = Math.max(1, Math.ceil((high - low) / 5));
-      for (let k = Math.ceil(low / step) * step; k <= high + 1e-9; k += step) found.push([k, "1e" + k]);
+      for (let k = Math.ceil(low / step) * step; k <= high + 1e-9; k += step) found.push([k, k === 0 ? "1" : "1e" + k]);
       return found;
     }
     const raw = (high - low) / 4, digit = Math.pow(10, Math.floor(Math.log10(raw)));
@@ -322,7 +323,8 @@
     return low;
   }
   function follow(key) { // the slider goes where the number is
-    const slider = byId(key + "-slider"), value = read(byId(key).value);
+    const slider = byId(key + "-slider"), empty = key === "gamma" && byId(key).value.trim() === "";
+    const value = empty ? solve(asked()).gamma : read(byId(key).value);
     if (!(value > 0)) { slider.value = 0; return; }
     const w = share(key, value);
     slider.value = Math.round(STEPS * (key.endsWith("decay") ? unbent(w, share(key, solve(asked()).critical)) : w));
