@@ -177,8 +177,7 @@ def _short(entry: Experiment | Study) -> str:
 
 
 def _head(entry: Experiment | Study) -> list[str]:
-    stop = "" if entry.claim.endswith("?") else "."
-    return [f"# {cell(entry.claim)}{stop}", "", f"- Name: `{entry.id}`", f"- In the paper: {_label(entry)}"]
+    return [f"# {cell(entry.claim)}", "", f"- Name: `{entry.id}`", f"- In the paper: {_label(entry)}"]
 
 
 def _command(id: str, *scales: str) -> list[str]:
@@ -204,7 +203,7 @@ def _named(entry: Experiment | Study) -> str:
 
 
 def _label(entry: Experiment | Study) -> str:
-    return f"`{entry.label}`" if entry.label else "beyond the paper"
+    return f"{printed_number(entry.id)}, `{entry.label}`" if entry.label else "beyond the paper"
 
 
 def _cost(study: Study, scale: str) -> str:

@@ -224,7 +224,7 @@
   }
 
   // ---- curves ------------------------------------------------------------------------------------------------------------
-  const COLORS = ["#0072b2", "#d55e00"];
+  const COLORS = ["var(--one)", "var(--two)"];
   function ticks(low, high, log) {
     const found = [];
     if (log) {
@@ -268,7 +268,7 @@
   }
 
   // ---- the moving picture ------------------------------------------------------------------------------------------------
-  const MARKS = ["#0072b2", "#d55e00", "#009e73"];
+  const MARKS = ["var(--one)", "var(--two)", "var(--three)"];
   function picture() {
     if (!shown) return;
     const path = shown.path, z = path.z, share = Number(byId("moment").value) / 100, time = share * shown.until;
