@@ -179,6 +179,30 @@ def test_decay_up_to_the_first_bursts_is_autograd(lr):
         assert_rows(path.at(torch.arange(13)).features, expected, eps=1e6)
 
 
+def test_a_decay_that_throws_features_away_is_followed_and_then_refused():
+    """lr * feature_decay = 5: each step multiplies a feature by -4, up to the largest float."""
+    features, weight, target = start()
+    for rescaled in (False, True):
+        expected = autograd_descent(features, weight, target, 0.3, 50.0, 20, rescaled, decay=0.1)
+        path = Spherical(target, weight, 0.3, 0.1).descent(features, 50.0, rescaled)
+        assert_rows(path.at(torch.arange(21)).features, expected, eps=1e6)
+        for steps in (300, 3000):
+            with pytest.raises(ValueError, match=r"lr \* feature_decay is 5"):
+                path.angles(steps)
+
+
+@pytest.mark.parametrize("rescaled", [False, True])
+@pytest.mark.parametrize(("lr", "decay"), [(3.0, 0.0), (3.0, 0.1), (400.0, 0.0)])
+def test_steps_for_autograd_are_the_steps_in_place(lr, decay, rescaled):
+    features, weight, target = start()
+    steps = torch.tensor([0, 1, 2, 9, 40])
+    plain = Spherical(target, weight, 0.3, decay).descent(features, lr, rescaled).at(steps).features
+    rate = torch.tensor(lr, dtype=DOUBLE, requires_grad=True)
+    followed = Spherical(target, weight, 0.3, decay).descent(features, rate, rescaled).at(steps).features
+    assert followed.requires_grad
+    assert_rows(followed.detach(), plain, eps=64)  # torch's root and numpy's differ in the last bit
+
+
 # ---- flow -----------------------------------------------------------------------------------------------------------
 
 
@@ -242,6 +266,25 @@ def test_the_distance_is_reached_at_the_time_to_it_and_not_before(kind, rescaled
         before = time - 1 if kind == "descent" else time * (1 - 1e-9)
         assert path.distance(time).item() <= wanted * (1 + 1e-12)
         assert path.distance(before).item() > wanted
+
+
+@pytest.mark.parametrize("schedule", [constant(900.0), constant(0.3), warmup(constant(5.0), 30), cosine(9.0, 40, 0.2)])
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_the_first_of_all_steps_is_found_where_the_distance_rises_and_falls(schedule, rescaled):
+    features, weight, target = start(12)
+    path = Spherical(target, weight).descent(features, schedule, rescaled)
+    distances = path.distance(torch.arange(6001))
+    chosen = torch.stack([distances[0] * 0.9, *(distances[[3, 700, 3000]] * 1.001)])
+    for wanted in chosen[chosen > 0]:  # large rescaled steps reach zero itself
+        first = int((distances <= wanted).int().argmax())
+        assert path.time_to(wanted).item() == first
+
+
+def test_the_time_to_a_distance_is_found_for_more_examples_than_fit_at_once():
+    features, weight, target = start(9000, 5)
+    path = Spherical(target, weight).descent(features, 2e4)
+    time = path.time_to(50.0).item()
+    assert path.distance(time).item() <= 50 < path.distance(time - 1).item()
 
 
 def test_a_schedule_that_stops_leaves_the_features_where_they_are():

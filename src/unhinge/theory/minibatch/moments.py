@@ -15,19 +15,21 @@ act on every feature and prototype at every step.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unhinge.theory.keeping import durable, tensors_in
 from unhinge.theory.linear.products import ordered_products
 from unhinge.theory.linear.spectrum import as_gamma
-from unhinge.theory.minibatch.steps import Array, Moments, Rule, batch_draws, class_pairs
-from unhinge.theory.numerics import scaled
+from unhinge.theory.minibatch.steps import Moments, Rule, batch_draws, class_pairs
+from unhinge.theory.numerics import safe_sqrt, unit_of
+from unhinge.theory.path import described
 from unhinge.theory.problem import LayerPeeled
-from unhinge.theory.schedules import Schedule, rate_pair, steady_rate
+from unhinge.theory.schedules import Schedule, needs_gradient, rate_pair, steady_rate
 from unhinge.theory.targets import HardTargets, as_targets
 from unhinge.theory.types import Labels, Matrix, Number, Rate, Time
 from unhinge.theory.validation import check_start, check_steps, scalar
@@ -47,7 +49,8 @@ def minibatch_moments(
     feature_decay: Number = 0.0,
     weight_decay: Number = 0.0,
 ) -> MinibatchMoments:
-    r"""Expectations along SGD with random batches, solved once.
+    r"""Expectations along SGD with random batches, solved once; differentiable in the start, gamma, the rates and the
+    decays.
 
     Arguments:
         target: Integer labels :math:`(n,)` in any order, at least one per class.
@@ -83,23 +86,35 @@ def minibatch_moments(
         )
     rows, prototypes, _ = check_start(features, weight, None, targets.size, classes)
     draws = batch_draws(targets.size, batch_size, replacement)
-    value = scalar("gamma", 1 / (classes - 1) if gamma is None else gamma).detach()
-    known = as_gamma(value, classes)
-    rule = Rule(
-        targets.counts.double().numpy(),
-        known.growth.item(),
-        -(known.growth * known.nu).item(),
-        draws,
-        scalar("feature_decay", feature_decay).item(),
-        scalar("weight_decay", weight_decay).item(),
+    numbers = (
+        scalar("gamma", 1 / (classes - 1) if gamma is None else gamma),
+        scalar("feature_decay", feature_decay),
+        scalar("weight_decay", weight_decay),
     )
-    rows_64, prototypes_64 = (part.detach().to("cpu", torch.float64) for part in (rows, prototypes))
-    start = class_pairs(rows_64, prototypes_64, targets)
-    problem = LayerPeeled(targets.labels, classes, value, rule.feature_decay, rule.weight_decay)
-    return MinibatchMoments(rule, start, rate_pair(lr), problem.singular_values, rows.dtype, rows.device)
+    return durable(_solved, targets, rows, prototypes, draws, numbers, rate_pair(lr))
 
 
-@dataclass(frozen=True)
+def _solved(
+    targets: HardTargets,
+    rows: Tensor,
+    prototypes: Tensor,
+    draws: tuple[float, float],
+    numbers: tuple[Tensor, Tensor, Tensor],
+    schedules: tuple[Schedule, Schedule],
+) -> MinibatchMoments:
+    gamma, feature_decay, weight_decay = numbers
+    known = as_gamma(gamma, targets.num_classes)
+    counts = targets.counts.to("cpu", torch.float64)
+    rule = Rule(counts, known.growth, -known.growth * known.nu, draws, feature_decay, weight_decay)
+    unit = unit_of(rows, prototypes)
+    wide, heads = (part.to("cpu", torch.float64) / unit for part in (rows, prototypes))
+    start = class_pairs(wide, heads, targets)
+    problem = LayerPeeled(targets.labels, targets.num_classes, gamma, feature_decay, weight_decay)
+    like = rows.new_zeros(0)
+    return MinibatchMoments(rule, start, schedules, problem.singular_values.cpu(), unit, like)
+
+
+@dataclass(frozen=True, repr=False)
 class MinibatchMoments:
     """Expectations over the random batches, at any number of steps; made by :func:`minibatch_moments`.
 
@@ -117,9 +132,20 @@ class MinibatchMoments:
     start: Moments
     schedules: tuple[Schedule, Schedule]
     singular_values: Tensor
-    dtype: torch.dtype
-    device: torch.device
-    latest: dict[bytes, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    unit: float  # a power of two that the start was divided by; 1 unless its squares would not fit
+    like: Tensor  # (0,), of the dtype and on the device of the answers
+    latest: tuple[bytes, tuple[Tensor, Tensor]] | None = field(default=None, init=False, compare=False)
+
+    def __repr__(self) -> str:
+        counts, decays = self.rule.counts, (self.rule.feature_decay.item(), self.rule.weight_decay.item())
+        return described(
+            "MinibatchMoments",
+            "balanced" if self.balanced else "imbalanced",
+            examples=counts.sum().item(),
+            classes=len(counts),
+            feature_decay=decays[0],
+            weight_decay=decays[1],
+        )
 
     @property
     def balanced(self) -> bool:
@@ -149,7 +175,7 @@ class MinibatchMoments:
     def log_norm_squared(self, steps: Time) -> Tensor:
         r""":math:`\log \mathbb E(\|H\|^2 + \|W\|^2)`, finite where the expectation itself overflows."""
         log, values = self._solve(check_steps(steps))
-        return self._like(log + (values[..., 1] + values[..., 2]).log())
+        return self._like(log + 2 * math.log(self.unit) + (values[..., 1] + values[..., 2]).log())
 
     def growth(self, lr: Number | Sequence[Number] | None = None) -> Tensor:
         r"""Exponent of :math:`\mathbb E\|Z\|^2` per step at constant rates: the log of the spectral radius of the
@@ -158,74 +184,95 @@ class MinibatchMoments:
         Arguments:
             lr: The rate, or pair of rates; by default those that the schedules end with.
         """
-        rates = self._final_rates(lr)
-        if self.balanced:
-            matrix = self.rule.seven(torch.tensor([rates], dtype=torch.float64))[0]
-            first = 1 if self.rule.counts[0] == 1 else 0  # one example per class has no scatter
-            radius = torch.linalg.eigvals(matrix[first:, first:]).abs().max()
-        else:
-            radius = self._class_pair_radius(rates)
-        return self._like(radius.log())
+        return self._like(self._growth(self._final_rates(lr)))
 
     def descent_growth(self, lr: Number | Sequence[Number] | None = None) -> Tensor:
         r"""Exponent of :math:`\|Z\|` per step of full-batch gradient descent at the same rates."""
-        eta_1, eta_2 = self._final_rates(lr)
-        keep_1, keep_2 = 1 - eta_1 * self.rule.feature_decay, 1 - eta_2 * self.rule.weight_decay
-        sigma = self.singular_values.detach()
-        ones = torch.ones_like(sigma)
-        step = torch.stack([keep_1 * ones, eta_1 * sigma, eta_2 * sigma, keep_2 * ones], -1).unflatten(-1, (2, 2))
-        radius = torch.linalg.eigvals(step).abs().max()
-        if bool((self.rule.counts > 1).any()):
-            radius = radius.clamp(min=abs(keep_1))
-        return self._like(radius.log())
+        return self._like(self._descent_growth(self._final_rates(lr)))
 
     def excess_growth(self, lr: Number | Sequence[Number] | None = None) -> Tensor:
         r"""What the noise adds: :meth:`growth` minus twice :meth:`descent_growth`, never negative; 0 for full
         batches  [eq: excess-growth]."""
-        return self.growth(lr) - 2 * self.descent_growth(lr)
+        rates = self._final_rates(lr)
+        return self._like(self._growth(rates) - 2 * self._descent_growth(rates))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _like(self, value: Tensor) -> Tensor:
-        return value.to(self.device, self.dtype)
+        return value.to(self.like)
 
     def _question(self, steps: Time, which: int) -> Tensor:
         log, values = self._solve(check_steps(steps))
         value = values[..., which]
-        return self._like(scaled(value, log))
+        # The root of the scale twice, since the scale itself may be below the smallest float where the answer is not;
+        # what is zero stays zero where the scale overflows.
+        half = torch.exp(torch.where(value == 0, 0.0, log / 2 + math.log(self.unit)))
+        return self._like(value * half * half)
 
     def _solve(self, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """Logarithmic scale (*) and the five answers (*, 5) at that scale; the last ones asked for are kept."""
+        """Logarithmic scale (*) and the five answers (*, 5) at that scale; the last ones asked for are kept.
+
+        Unless they carry gradients: then every question has a graph of its own. One assignment replaces what is kept,
+        and the answer is returned from here: another thread may ask for other steps meanwhile.
+        """
         key = np.array([*steps.shape, *steps.reshape(-1).tolist()]).tobytes()
-        if key not in self.latest:
-            answer = self._solve_seven(steps) if self.balanced else self._solve_class_pairs(steps)
-            self.latest.clear()
-            self.latest[key] = answer
-        return self.latest[key]
+        latest = self.latest
+        if latest is not None and latest[0] == key:
+            return latest[1]
+        solve = self._solve_seven if self.balanced else self._solve_class_pairs
+        if self._carries_gradients:
+            return solve(steps)
+        with torch.inference_mode(False):
+            answer = solve(steps.clone())
+        self.__dict__["latest"] = key, answer
+        return answer
+
+    @property
+    def _carries_gradients(self) -> bool:
+        known = tensors_in((self.rule, self.start))
+        return any(tensor.requires_grad for tensor in known) or any(
+            schedule.peak.requires_grad or needs_gradient(schedule.shape) for schedule in self.schedules
+        )
 
     def _rates(self, first: int, stop: int) -> Tensor:
         """Rates (features, prototypes) of the steps first .. stop - 1, (m, 2)."""
         moments = torch.arange(first, stop, dtype=torch.float64)
-        return torch.stack([schedule(moments).detach() for schedule in self.schedules], -1)
+        return torch.stack([schedule(moments) for schedule in self.schedules], -1)
 
-    def _final_rates(self, lr: Number | Sequence[Number] | None) -> tuple[float, float]:
+    def _final_rates(self, lr: Number | Sequence[Number] | None) -> Tensor:
+        """Rates (features, prototypes) at which exponents are asked, (2,)."""
         if lr is not None:
             given = lr if isinstance(lr, tuple | list) else (lr, lr)
-            return scalar("lr", given[0]).item(), scalar("lr", given[1]).item()
-        floors = [schedule.peak.item() * schedule.shape.floor for schedule in self.schedules]
-        if not max(floors) > 0:
-            steady_rate(self.schedules[0])  # says why there is no exponent
-        return floors[0], floors[1]
+            return torch.stack([scalar("lr", given[0]), scalar("lr", given[1])])
+        floors = [schedule.shape.floor for schedule in self.schedules]
+        for schedule, floor in zip(self.schedules, floors, strict=True):
+            if math.isnan(floor) or max(floors) == 0:
+                steady_rate(schedule)  # says why there is no exponent
+        return torch.stack([schedule.peak * schedule.shape.final for schedule in self.schedules])
+
+    def _growth(self, rates: Tensor) -> Tensor:
+        if self.balanced:
+            matrix = self.rule.seven(rates[None])[0]
+            first = 1 if self.rule.counts[0] == 1 else 0  # one example per class has no scatter
+            return _radius(matrix[first:, first:]).log()
+        return self._class_pair_radius(rates).log()
+
+    def _descent_growth(self, rates: Tensor) -> Tensor:
+        # Each pair of singular vectors is stepped by [[keep_1, eta_1 sigma], [eta_2 sigma, keep_2]], whose eigenvalues
+        # are real; the larger one is no smaller than either entry, so features without a mode are slower.
+        keep_1, keep_2 = (1 - rates * torch.stack([self.rule.feature_decay, self.rule.weight_decay])).unbind()
+        root = safe_sqrt(((keep_1 - keep_2) / 2) ** 2 + rates.prod() * self.singular_values.max() ** 2)
+        return (((keep_1 + keep_2) / 2).abs() + root).log()
 
     # ---- balanced: seven numbers -------------------------------------------------------------------------------------
 
     def _solve_seven(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         rule, start = self.rule, self.start
-        classes, n = len(rule.counts), float(rule.counts.sum())
-        parts = [float(start.within.mean())]
+        classes, n = len(rule.counts), rule.counts.sum().item()
+        parts = [start.within.mean()]
         for matrix in (start.means, start.mixed, start.prototypes):
-            common = float(matrix.sum()) / classes
-            parts += [(float(np.trace(matrix)) - common) / (classes - 1), common]
+            common = matrix.sum() / classes
+            parts += [(matrix.trace() - common) / (classes - 1), common]
         settles = max(schedule.shape.settles for schedule in self.schedules)
         last = int(steps.max()) if steps.numel() else 0
         log, matrices = ordered_products(
@@ -233,11 +280,11 @@ class MinibatchMoments:
             steps,
             math.ceil(settles) if math.isfinite(settles) else last,
         )
-        v, r1, r2, g1, g2, k1, k2 = (matrices[..., 0, :, :] @ torch.tensor(parts, dtype=torch.float64)).unbind(-1)
-        apart, common = (classes - 1) / classes, 1 / classes  # shares of differences and mean in a diagonal
+        v, r1, r2, g1, g2, k1, k2 = (matrices[..., 0, :, :] @ torch.stack(parts)).unbind(-1)
+        apart, shared = (classes - 1) / classes, 1 / classes  # shares of differences and mean in a diagonal
         values = [
-            -(rule.spread * apart * g1 + rule.common * common * g2),
-            n * (v + apart * r1 + common * r2),
+            -(rule.spread * apart * g1 + rule.common * shared * g2),
+            n * (v + apart * r1 + shared * r2),
             (classes - 1) * k1 + k2,
             v,
             apart * r1,
@@ -248,37 +295,77 @@ class MinibatchMoments:
 
     def _solve_class_pairs(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         flat = steps.reshape(-1).tolist()
-        log, values = np.zeros(len(flat)), np.zeros((len(flat), 5))
+        log, values = torch.zeros(len(flat), dtype=torch.float64), [torch.zeros(5, dtype=torch.float64)] * len(flat)
         now, scale, done = self.start, 0.0, 0
-        rates: list[list[float]] = []
+        rates = torch.zeros(0)
         for place in sorted(range(len(flat)), key=flat.__getitem__):
             while done < flat[place]:
                 if done % 1024 == 0:
-                    rates = self._rates(done, done + 1024).tolist()
-                now = self.rule.step(now, *rates[done % 1024])
+                    rates = self._rates(done, done + 1024)
+                now = self.rule.step(now, *rates[done % 1024].unbind())
                 done += 1
                 if done % 64 == 0:
                     size = now.size()
-                    now, scale = Moments.unflatten(now.flatten() / size, len(self.rule.counts)), scale + math.log(size)
+                    now, scale = now.divided(size), scale + math.log(size)
             log[place], values[place] = scale, self.rule.answers(now)
-        return torch.from_numpy(log).reshape(steps.shape), torch.from_numpy(values).reshape(*steps.shape, 5)
+        shape = steps.shape
+        return log.reshape(shape), (torch.stack(values) if values else torch.zeros(0, 5)).reshape(*shape, 5).double()
 
-    def _class_pair_radius(self, rates: tuple[float, float]) -> Tensor:
+    def _class_pair_radius(self, rates: Tensor) -> Tensor:
         """Largest eigenvalue of the step: real and positive, since the step maps second moments to second moments."""
-        from unhinge.extras import needed_for
-
-        with needed_for("the growth of minibatch noise with unequal classes"):
-            from scipy.sparse.linalg import LinearOperator, eigs  # the one question that needs it
-
         classes = len(self.rule.counts)
-        identity = np.eye(classes)
-        first = Moments(np.where(self.rule.counts > 1, 1.0, 0.0), identity, 0 * identity, identity)
+        identity = torch.eye(classes, dtype=torch.float64)
+        # A class of one example has no scatter, and a step gives it none: the step acts on all other coordinates.
+        moves = torch.ones(classes + 3 * classes**2, dtype=torch.float64)
+        moves[:classes] = (self.rule.counts > 1).double()
+        first = moves * Moments(moves[:classes], identity, 0 * identity, identity).flatten()
 
-        def act(flat: Array) -> Array:
-            return self.rule.step(Moments.unflatten(flat.reshape(-1), classes), *rates).flatten()
+        def step(flat: Tensor) -> Tensor:
+            return self.rule.step(Moments.unflatten(flat, classes), *rates.unbind()).flatten()
 
-        size = classes + 3 * classes**2
-        operator = LinearOperator((size, size), matvec=act, dtype=np.float64)
-        begin = self.rule.step(first, *rates).flatten()
-        largest = eigs(operator, k=1, which="LM", v0=begin, tol=0, maxiter=100_000, return_eigenvectors=False)
-        return torch.tensor(abs(largest[0]), dtype=torch.float64)
+        with torch.no_grad():
+            begin = step(first)
+            value, right = _largest_eigenvalue(lambda flat: moves * step(moves * flat), begin)
+        if not (torch.is_grad_enabled() and step(right).requires_grad):
+            return value
+        with torch.enable_grad():
+            leaf = begin.detach().requires_grad_()
+            image = step(leaf)
+
+        def transposed(flat: Tensor) -> Tensor:
+            return moves * torch.autograd.grad(image, leaf, moves * flat, retain_graph=True)[0]
+
+        left = _largest_eigenvalue(transposed, begin)[1]
+        return _with_slope(value, left @ step(right) / (left @ right))
+
+
+def _radius(matrix: Tensor) -> Tensor:
+    """The spectral radius, which is an eigenvalue, with its gradient."""
+    values, vectors = torch.linalg.eig(matrix.detach())
+    largest = int(values.abs().argmax())
+    radius = values[largest].abs()
+    if not matrix.requires_grad:
+        return radius
+    others, lefts = torch.linalg.eig(matrix.detach().mT)
+    right, left = vectors[:, largest].real, lefts[:, int(others.abs().argmax())].real
+    return _with_slope(radius, left @ matrix @ right / (left @ right))
+
+
+def _with_slope(value: Tensor, quotient: Tensor) -> Tensor:
+    """An eigenvalue with the gradient of Rayleigh's quotient of its two eigenvectors, whose own changes cancel."""
+    return value + (quotient - quotient.detach())
+
+
+def _largest_eigenvalue(act: Callable[[Tensor], Tensor], begin: Tensor) -> tuple[Tensor, Tensor]:
+    """The eigenvalue of largest size of a linear map, and its vector, from the span of what `begin` is mapped to."""
+    from unhinge.extras import needed_for
+
+    with needed_for("the growth of minibatch noise with unequal classes"):
+        from scipy.sparse.linalg import LinearOperator, eigs  # the one question that needs it
+
+    def product(flat: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> object:
+        return act(torch.from_numpy(flat.reshape(-1).copy())).numpy()
+
+    operator = LinearOperator((len(begin), len(begin)), matvec=product, dtype=np.float64)
+    values, vectors = eigs(operator, k=1, which="LM", v0=begin.numpy(), tol=0, maxiter=100_000)
+    return torch.tensor(abs(values[0]), dtype=torch.float64), torch.from_numpy(vectors[:, 0].real.copy())

@@ -7,76 +7,75 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from unhinge.theory.targets import HardTargets, class_sums
 
-__all__ = ["Array", "Moments", "Rule", "batch_draws", "class_pairs"]
-
-Array = npt.NDArray[np.float64]
+__all__ = ["Moments", "Rule", "batch_draws", "class_pairs"]
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Second moments as classes and pairs of classes see them; numpy, because the matrices are small and steps many."""
+    """Second moments as classes and pairs of classes see them, float64 on the CPU."""
 
-    within: Array  # (C,), V: mean squared deviation from the class mean
-    means: Array  # (C, C), R
-    mixed: Array  # (C, C), G
-    prototypes: Array  # (C, C), K
+    within: Tensor  # (C,), V: mean squared deviation from the class mean
+    means: Tensor  # (C, C), R
+    mixed: Tensor  # (C, C), G
+    prototypes: Tensor  # (C, C), K
 
     def size(self) -> float:
         """A positive size; the diagonals bound everything else."""
-        return float(self.within.sum() + np.trace(self.means) + np.trace(self.prototypes)) or 1.0
+        return (self.within.sum() + self.means.trace() + self.prototypes.trace()).item() or 1.0
 
-    def flatten(self) -> Array:
-        parts = self.within, self.means, self.mixed, self.prototypes
-        return np.concatenate([part.reshape(-1) for part in parts])
+    def divided(self, size: float) -> Moments:
+        return Moments(self.within / size, self.means / size, self.mixed / size, self.prototypes / size)
+
+    def flatten(self) -> Tensor:
+        return torch.cat([part.reshape(-1) for part in (self.within, self.means, self.mixed, self.prototypes)])
 
     @staticmethod
-    def unflatten(flat: Array, classes: int) -> Moments:
+    def unflatten(flat: Tensor, classes: int) -> Moments:
         return Moments(flat[:classes], *flat[classes:].reshape(3, classes, classes))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One step of SGD on the class-pair moments  [eq: sgd-moments]."""
+    """One step of SGD on the class-pair moments, linear in them  [eq: sgd-moments]."""
 
-    counts: Array  # (C,)
-    spread: float  # 1 + gamma: the target matrix E on differences of classes
-    common: float  # 1 + gamma - gamma C: on their mean, exactly 0 at gamma = 1/(C-1)
+    counts: Tensor  # (C,) float64
+    spread: Tensor  # (), 1 + gamma: the target matrix E on differences of classes
+    common: Tensor  # (), 1 + gamma - gamma C: on their mean, exactly 0 at gamma = 1/(C-1)
     draws: tuple[float, float]  # n^2/B^2 times E[chi_i chi_j] and times E[chi_i^2] - E[chi_i chi_j]
-    feature_decay: float
-    weight_decay: float
+    feature_decay: Tensor  # ()
+    weight_decay: Tensor  # ()
 
-    def towards(self, rows: Array) -> Array:
+    def towards(self, rows: Tensor) -> Tensor:
         r""":math:`E X`, :math:`E = (1+\gamma) I - \gamma\mathbf 1\mathbf 1^\top`."""
         mean = rows.sum(0) / len(rows)
         return self.spread * (rows - mean) + self.common * mean
 
-    def step(self, now: Moments, lr_features: float, lr_weight: float) -> Moments:
+    def step(self, now: Moments, lr_features: Tensor | float, lr_weight: Tensor | float) -> Moments:
         counts, n = self.counts, self.counts.sum()
         pair, extra = self.draws
         a1, a2 = 1 - lr_features * self.feature_decay, 1 - lr_weight * self.weight_decay
         e1, e2 = lr_features / n, lr_weight / n
         near = self.towards(now.prototypes)  # E K
-        pulls = self.towards(near.T)  # E K E
-        mixed = self.towards(now.mixed.T).T  # G E
+        pulls = self.towards(near.mT)  # E K E
+        mixed = self.towards(now.mixed.mT).mT  # G E
         strength = pulls.diagonal()
         within = a1**2 * now.within + e1**2 * extra * (1 - 1 / counts) * strength
-        means = a1**2 * now.means + a1 * e1 * (mixed + mixed.T)
-        means = means + e1**2 * (pair * pulls + np.diag(extra / counts * strength))
-        weighted = self.towards(counts[:, None] * now.means).T  # R N E
-        crossed = self.towards(counts[:, None] * mixed).T  # (E G^T) N E
-        own = self.towards(np.diag(extra * mixed.diagonal())).T
+        means = a1**2 * now.means + a1 * e1 * (mixed + mixed.mT)
+        means = means + e1**2 * (pair * pulls + torch.diag(extra / counts * strength))
+        weighted = self.towards(counts[:, None] * now.means).mT  # R N E
+        crossed = self.towards(counts[:, None] * mixed).mT  # (E G^T) N E
+        own = self.towards(torch.diag(extra * mixed.diagonal())).mT
         both = a1 * a2 * now.mixed + a1 * e2 * weighted + a2 * e1 * near + e1 * e2 * (pair * crossed + own)
         drift = self.towards(counts[:, None] * now.mixed)  # E N G
         lengths = now.within + now.means.diagonal()
-        square = pair * counts[:, None] * now.means * counts + np.diag(extra * counts * lengths)
-        prototypes = a2**2 * now.prototypes + a2 * e2 * (drift + drift.T)
-        prototypes = prototypes + e2**2 * self.towards(self.towards(square).T)
+        square = pair * counts[:, None] * now.means * counts + torch.diag(extra * counts * lengths)
+        prototypes = a2**2 * now.prototypes + a2 * e2 * (drift + drift.mT)
+        prototypes = prototypes + e2**2 * self.towards(self.towards(square).mT)
         return Moments(within, means, both, prototypes)
 
     def seven(self, rates: Tensor) -> Tensor:
@@ -87,10 +86,10 @@ class Rule:
         :math:`A_1 = \frac1C\mathbf 1\mathbf 1^\top` and :math:`J = I - A_1`: products act on :math:`x_1` and
         :math:`x_2` apart, and only "keep the diagonal" mixes them.
         """
-        classes, per_class, n = len(self.counts), float(self.counts[0]), float(self.counts.sum())
+        classes, per_class, n = len(self.counts), self.counts[0].item(), self.counts.sum().item()
         pair, extra = self.draws
         steps = rates / n
-        keeps = 1 - rates * rates.new_tensor([self.feature_decay, self.weight_decay])
+        keeps = 1 - rates * torch.stack([self.feature_decay, self.weight_decay])
         (e1, e2), (a1, a2) = steps.unbind(-1), keeps.unbind(-1)
         shares = (classes - 1) / classes, 1 / classes  # the diagonal of x1 J + x2 A1 is shares . x
         factors = self.spread, self.common
@@ -116,16 +115,16 @@ class Rule:
             matrix[:, 0, 5 + other] += e1**2 * extra * (1 - 1 / per_class) * share * scale**2
         return matrix
 
-    def answers(self, now: Moments) -> Array:
+    def answers(self, now: Moments) -> Tensor:
         """Loss, squared norms of features and prototypes, scatter within and between classes, (5,)."""
         shares = self.counts / self.counts.sum()
         lengths = now.within + now.means.diagonal()
         overall = shares @ now.means @ shares
-        return np.array(
+        return torch.stack(
             [
-                -(shares * self.towards(now.mixed.T).diagonal()).sum(),
+                -(shares * self.towards(now.mixed.mT).diagonal()).sum(),
                 (self.counts * lengths).sum(),
-                np.trace(now.prototypes),
+                now.prototypes.trace(),
                 (shares * now.within).sum(),
                 (shares * now.means.diagonal()).sum() - overall,
             ]
@@ -154,5 +153,4 @@ def class_pairs(features: Tensor, weight: Tensor, targets: HardTargets) -> Momen
     means = class_sums(features, labels, len(weight)) / counts[:, None]
     squares = (features - means[labels]).pow(2).sum(1, keepdim=True)
     within = class_sums(squares, labels, len(weight))[:, 0] / counts
-    parts = within, means @ means.mT, means @ weight.mT, weight @ weight.mT
-    return Moments(*(part.numpy() for part in parts))
+    return Moments(within, means @ means.mT, means @ weight.mT, weight @ weight.mT)

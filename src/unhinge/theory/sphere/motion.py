@@ -7,45 +7,38 @@ A step moves the coordinates (a, b) along and across :math:`\hat v` by
 with :math:`g = \eta\|v\|/\sqrt q` for plain descent and :math:`g = \eta\|v\|` when gradients are rescaled by
 :math:`\|h\|`. Equal steps without decay are a Moebius map if rescaled; plain ones follow the series of
 :mod:`~unhinge.theory.sphere.series` if small, and a geometric sequence once the angle is too small to move the norm.
-All others are taken one by one, in numpy: in place on small arrays is all there is to it.
+All others are taken one by one: in place, in numpy, unless a gradient is asked for.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import islice, repeat
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unhinge.theory.keeping import kept, tensors_in
 from unhinge.theory.numerics import falling, log_abs1p
-from unhinge.theory.schedules import Geometric, Piecewise, Schedule
+from unhinge.theory.schedules import Geometric, Piecewise, Schedule, constant, needs_gradient
 from unhinge.theory.sphere.planes import Planes
-from unhinge.theory.sphere.series import (
-    SMALL_STEP,
-    Array,
-    Counts,
-    end_factor,
-    half_tangent,
-    halves,
-    small_steps_after,
-    turned,
-)
+from unhinge.theory.sphere.series import SMALL_STEP, end_factor, half_tangent, halves, small_steps_after, turned
 from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps, check_times
 
-__all__ = ["Motion", "Position", "SphereDescent", "SphereFlow", "final_rate"]
+__all__ = ["WIDTH", "Motion", "Position", "SphereDescent", "SphereFlow", "final_rate"]
 
 FAINT = 1e-9  # below this angle its square, 1e-18, is nothing beside 1, and the norm stands still
 STRIDE = 256  # steps between two looks at whether a closed form can take over
 SERIES_COST = 200  # one evaluation of the series costs about as much as this many steps
 LONGEST = 10_000_000  # steps taken one by one in search of an end before giving up
 WIDTH = 8192  # examples stepped together: their arrays stay in the cache
+FARTHEST = 690.0  # exp of it is finite, and exp of minus exp of it zero
+
+Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,12 @@ class Position:
 
     cos: Tensor
     sin: Tensor  # signed: negative on the other side of v than at the start
-    norm: Tensor
+    size: Tensor  # the norm but for a factor that all examples share
+    log: Tensor  # (*), the logarithm of that factor: decay takes the norms below the smallest float
+
+    @property
+    def norm(self) -> Tensor:
+        return self.size * torch.exp(self.log)[..., None]
 
     def chord(self) -> Tensor:
         r""":math:`2\sin(\theta/2)`  [eq: chord]."""
@@ -69,7 +67,7 @@ class SphereFlow:
 
     planes: Planes
     schedule: Schedule
-    decay: float
+    decay: Tensor  # ()
     power: int  # nu: 2, or 1 if rescaled
 
     discrete = False
@@ -78,19 +76,19 @@ class SphereFlow:
         return check_times(time)
 
     def position(self, moments: Tensor) -> Position:
-        clock = self.schedule.integral(moments).detach()[..., None]
+        clock = self.schedule.integral(moments)[..., None]
         # With decay the angle falls doubly exponentially; what is beyond the largest float has long been zero.
-        stretched = (clock * falling(-self.power * self.decay * clock)).clamp(max=1e300)
+        growth = falling((-self.power * self.decay * clock).clamp(min=-FARTHEST))
+        stretched = (clock * growth).clamp(max=1e300)
         kappa = torch.where(self.planes.opposite, 0.0, self.planes.speed(self.power) * stretched)
-        first = half_tangent(self.planes.along.numpy(), self.planes.across.numpy())
-        cos, sin = turned(first * torch.exp(-kappa).numpy())
-        norm = self.planes.norm * torch.exp(-self.decay * clock)
-        return Position(torch.from_numpy(cos), torch.from_numpy(sin), norm)
+        cos, sin = turned(half_tangent(self.planes.along, self.planes.across) * torch.exp(-kappa))
+        size = self.planes.norm.expand(cos.shape)
+        return Position(cos, sin, size, -self.decay * clock[..., 0])
 
     def final_norm(self) -> Tensor:
-        return self.planes.norm if self.decay == 0 else torch.zeros_like(self.planes.norm)
+        return self.planes.norm if self.decay.item() == 0 else torch.zeros_like(self.planes.norm)
 
-    def exponents(self, lr: float) -> Tensor:
+    def exponents(self, lr: Tensor) -> Tensor:
         """Of each example's angle at a constant rate, (n,)."""
         return -lr * self.planes.speed(self.power)
 
@@ -101,9 +99,9 @@ class SphereDescent:
 
     planes: Planes
     schedule: Schedule
-    decay: float
+    decay: Tensor  # ()
     power: int
-    latest: dict[bytes, Array] = field(default_factory=dict, repr=False, compare=False)
+    latest: tuple[bytes, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
     discrete = True
 
@@ -118,102 +116,174 @@ class SphereDescent:
                 f"rescale the features."
             )
 
-    @cached_property
+    @kept
     def unit(self) -> Tensor:
-        """The norm at the start, or the length that makes alpha 1 if that is longer."""
+        """The norm at the start, or the length that makes alpha 1 if that is longer; a number, without a gradient."""
         highest = self.schedule.peak.item() * self.schedule.shape.highest
         reach = (highest if math.isfinite(highest) else self.schedule(0.0).item()) * self.planes.pull
-        return torch.maximum(self.planes.norm, reach if self.power == 1 else reach.sqrt())
+        return torch.maximum(self.planes.norm, reach if self.power == 1 else reach.sqrt()).detach()
 
     def times(self, time: Time) -> Tensor:
         return check_steps(time)
 
     def position(self, moments: Tensor) -> Position:
-        steps, back = np.unique(moments.numpy(), return_inverse=True)
+        steps, back = torch.unique(moments, return_inverse=True)
         a, b = self._walked(steps)[:, back.reshape(-1)]
-        norm = np.hypot(a, b)
-        parts = (a / norm, b / norm, norm * self.unit.numpy())
-        return Position(*(torch.from_numpy(part).reshape(*moments.shape, len(self.unit)) for part in parts))
+        norm = torch.hypot(a, b)
+        parts = (a / norm, b / norm, norm * self.unit)
+        cos, sin, size = (part.reshape(*moments.shape, len(self.unit)) for part in parts)
+        if not torch.isfinite(size.detach()).all():
+            raise self._too_far()
+        return Position(cos, sin, size, torch.zeros(moments.shape, dtype=torch.float64))
 
     def final_norm(self) -> Tensor:
-        return torch.from_numpy(self._settled()) * self.unit
+        return self._settled() * self.unit
 
-    def exponents(self, lr: float) -> Tensor:
+    def exponents(self, lr: Tensor) -> Tensor:
         """Of each example's angle at a constant rate, (n,)."""
-        return log_abs1p(torch.from_numpy(-self._pull * lr / self._settled() ** self.power))
+        return log_abs1p(-self._pull * lr / self._settled() ** self.power)
+
+    def later(self, steps: int) -> SphereDescent:
+        """The same descent from where it is after these steps, at the rate it ends with."""
+        here = self.position(torch.tensor(steps))
+        planes = replace(self.planes, along=here.norm * here.cos, across=here.norm * here.sin)
+        return replace(self, planes=planes, schedule=constant(final_rate(self.schedule)))
 
     @property
-    def _pull(self) -> Array:
+    def monotone(self) -> bool:
+        r"""Whether the constant rate that it ends with only makes angles smaller: :math:`\alpha \le 1`; norms grow."""
+        turning = self.planes.across != 0
+        alpha = final_rate(self.schedule) * self.planes.speed(self.power)
+        return self.decay.item() == 0 and not bool((alpha > 1)[turning].any())
+
+    @property
+    def _pull(self) -> Tensor:
         """c per unit of learning rate."""
         pull = self.planes.pull / self.unit
-        return (pull if self.power == 1 else pull / self.unit).numpy()
+        return pull if self.power == 1 else pull / self.unit
 
-    def _settled(self) -> Array:
+    def _settled(self) -> Tensor:
         """The norms that the constant rate at the end leads to."""
-        z = self._walked(np.array([math.ceil(self.schedule.shape.settles)]))[:, 0]
+        z = self._walked(torch.tensor([math.ceil(self.schedule.shape.settles)]))[:, 0]
         return _final_norm(z, self._pull * final_rate(self.schedule), self.power)
 
-    def _walked(self, steps: Counts) -> Array:
-        """Coordinates after each of the sorted steps, (2, K, n); kept for the next question about the same steps."""
-        key = steps.tobytes()
-        if key not in self.latest:
-            z, pull = (torch.stack([self.planes.along, self.planes.across]) / self.unit).numpy(), self._pull
-            parts = [slice(first, first + WIDTH) for first in range(0, len(pull), WIDTH)]
-            self.latest.clear()
-            self.latest[key] = np.concatenate([self._walk(z[:, part], pull[part], steps) for part in parts], -1)
-        return self.latest[key]
+    @property
+    def _carries_gradients(self) -> bool:
+        known = tensors_in((self.planes, self.decay, self.schedule))
+        return any(tensor.requires_grad for tensor in known) or needs_gradient(self.schedule.shape)
 
-    def _walk(self, z: Array, pull: Array, steps: Counts) -> Array:
-        positions = np.empty((2, len(steps), len(pull)))
+    def _walked(self, steps: Tensor) -> Tensor:
+        """Coordinates after each of the sorted steps, (2, K, n); kept for the next question about the same steps.
+
+        Unless they carry gradients: then every question has a graph of its own. One assignment replaces what is kept,
+        and the answer is returned from here: another thread may ask for other steps meanwhile.
+        """
+        key, latest = steps.numpy().tobytes(), self.latest
+        if latest is not None and latest[0] == key:
+            return latest[1]
+        if self._carries_gradients:
+            return self._walk_all(steps)
+        with torch.inference_mode(False):
+            walked = self._walk_all(steps.clone())
+        self.__dict__["latest"] = key, walked
+        return walked
+
+    def _walk_all(self, steps: Tensor) -> Tensor:
+        z, pull = torch.stack([self.planes.along, self.planes.across]) / self.unit, self._pull
+        parts = [slice(first, first + WIDTH) for first in range(0, len(pull), WIDTH)]
+        return torch.cat([self._walk(z[:, part], pull[part], steps) for part in parts], -1)
+
+    def _walk(self, z: Tensor, pull: Tensor, steps: Tensor) -> Tensor:
+        positions, slope = [], torch.is_grad_enabled()
+        # Without decay there are closed forms; its gradient at 0 has none.
+        faded = self.decay.item() > 0 or (slope and self.decay.requires_grad)
         for first, stop, rate in self._spans():
-            inside, over = (steps >= first) & (steps < stop), (steps >= stop).any()
-            stops = np.append(steps[inside], int(stop)) if over else steps[inside]
-            if rate is None or self.decay > 0:
+            inside, over = steps[(steps >= first) & (steps < stop)], bool((steps >= stop).any())
+            stops = torch.cat([inside, torch.tensor([int(stop)])]) if over else inside
+            if rate is None or faded:
                 reached = self._stepped(z, pull, first, stops)
-            elif rate == 0:
-                reached = np.repeat(z[:, None], len(stops), 1)
+            elif rate.item() == 0 and not (slope and rate.requires_grad):
+                reached = z[:, None].expand(-1, len(stops), -1)
             else:
                 reached = (_rescaled_after if self.power == 1 else _plain_after)(z, pull * rate, stops - first)
-            positions[:, inside] = reached[:, : inside.sum()]
+            positions.append(reached[:, : len(inside)])
             if not over:
                 break
             z = reached[:, -1]
-        return positions
+        return torch.cat(positions, 1)
 
-    def _spans(self) -> Iterator[tuple[int, float, float | None]]:
+    def _spans(self) -> Iterator[tuple[int, float, Tensor | None]]:
         """(first step, end, rate): with the rate where it is constant over the span, else None."""
         shape = self.schedule.shape
         if math.isinf(shape.settles):
             return iter([(0, math.inf, None)])
         flat = isinstance(shape, Piecewise | Geometric)
         edges = sorted({0, *(math.ceil(at) for at in (shape.breaks if flat else (shape.settles,)))})
-        rates = self.schedule(torch.tensor(edges)).tolist() if flat else [None] * len(edges)
+        rates: list[Tensor | None] = [None] * len(edges)
+        if flat:
+            rates = list(self.schedule(torch.tensor(edges)).unbind())
         return zip(edges, [*edges[1:], math.inf], [*rates[:-1], final_rate(self.schedule)], strict=True)
 
-    def _stepped(self, z: Array, pull: Array, now: int, stops: Counts) -> Array:
-        z, rates, positions = z.copy(), self._rates(now), np.empty((2, len(stops), len(pull)))
-        for place, stop in enumerate(stops.tolist()):
-            _descend(z, pull, islice(rates, stop - now), self.decay, self.power)
-            positions[:, place], now = z, stop
+    def _stepped(self, z: Tensor, pull: Tensor, now: int, stops: Tensor) -> Tensor:
+        reached, rates, known = [], torch.zeros(0), range(0)
+        for stop in stops.tolist():
+            while now < stop:
+                if now not in known:
+                    known = range(now, now + 4096)
+                    rates = self.schedule(torch.arange(known.start, known.stop, dtype=torch.float64))
+                until = min(stop, known.stop)
+                z = _descended(z, pull, rates[now - known.start : until - known.start], self.decay, self.power)
+                now = until
+            reached.append(z)
         if (z == 0).all(0).any():
             raise ValueError(
                 "the decay takes a feature on the line of its target to zero, where the normalized loss has no "
                 "gradient: at once if lr * feature_decay = 1. Choose another lr or feature_decay, or ask earlier."
             )
-        return positions
+        if not torch.isfinite(z.detach()).all():
+            raise self._too_far()
+        return torch.stack(reached, 1) if reached else z[:, None][:, :0]
 
-    def _rates(self, first: int) -> Iterator[float]:
-        while True:
-            yield from self.schedule(torch.arange(first, first + 4096, dtype=torch.float64)).tolist()
-            first += 4096
+    def _too_far(self) -> ValueError:
+        fade = self.schedule.peak.item() * self.schedule.shape.highest * self.decay.item()
+        return ValueError(
+            f"the features leave the range of floats within these steps: lr * feature_decay is {fade:g} and must be "
+            f"below 2, since each step multiplies a feature by 1 - lr * feature_decay. Lower lr or feature_decay, or "
+            f"ask about earlier steps."
+        )
 
 
 Motion = SphereFlow | SphereDescent
 
 
-def final_rate(schedule: Schedule) -> float:
-    """The rate that a schedule ends with; NaN if that is not known."""
-    return schedule.peak.item() * schedule.shape.floor
+def final_rate(schedule: Schedule) -> Tensor:
+    """The rate that a schedule ends with, (); NaN if that is not known."""
+    return schedule.peak * schedule.shape.final
+
+
+def _descended(z: Tensor, pull: Tensor, rates: Tensor, decay: Tensor, power: int) -> Tensor:
+    """The coordinates after one step for each rate."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (z, pull, rates, decay)):
+        for rate in rates.unbind():
+            z = _step(z, pull, rate, decay, power)
+        return z
+    z = z.detach().clone()
+    with np.errstate(over="ignore", invalid="ignore"):  # features that are thrown out of range are refused afterwards
+        _descend(z.numpy(), pull.detach().numpy(), rates.tolist(), decay.item(), power)
+    return z
+
+
+def _step(z: Tensor, pull: Tensor, rate: Tensor, decay: Tensor, power: int) -> Tensor:
+    """One step as a new value, for autograd; the operations of `_descend`, one for one."""
+    a, b = z
+    fade = rate * decay
+    q = (a * a + b * b).clamp(min=1e-200)
+    if power == 2:
+        q = q.sqrt() * q
+    strength = pull / q * rate
+    along = a + (b * b * strength - fade * a)
+    across = b - (strength * a + fade) * b
+    return torch.stack([along, across])
 
 
 def _descend(z: Array, pull: Array, rates: Iterable[float], decay: float, power: int) -> None:
@@ -240,25 +310,23 @@ def _descend(z: Array, pull: Array, rates: Iterable[float], decay: float, power:
         np.subtract(b, s, out=b)
 
 
-def _powers(rho: Array, share: Array, counts: Counts) -> Array:
-    r""":math:`\rho^k` for each count, :math:`\rho` = 1 - `share`, by the logarithm of whichever is smaller."""
-    k = counts[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log = np.where(share < 0.5, np.log1p(-np.minimum(share, 0.5)), np.log(np.abs(rho)))
-        size = np.where(k == 0, 1.0, np.exp(k * log))
-    return np.where((k % 2 == 1) & (rho < 0), -size, size)
+def _powers(rho: Tensor, share: Tensor, counts: Tensor) -> Tensor:
+    r""":math:`\rho^k` for each count, :math:`\rho` = 1 - `share`: by the logarithm where that is near 1."""
+    k, near = counts[:, None], share < 0.5
+    by_log = torch.exp(k * torch.log1p(-torch.where(near, share, 0.0)))
+    return torch.where(near, by_log, torch.where(near, 0.0, rho) ** k)
 
 
 # ---- equal steps without decay, c = rate * pull ----------------------------------------------------------------------
 
 
-def _moebius_norm(z: Array, c: Array) -> tuple[Array, Array]:
+def _moebius_norm(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     r"""Final norm :math:`n_\infty = \frac12(c + d)` and spread :math:`d = \sqrt{(c-2a)^2 + 4b^2}`."""
-    spread = np.hypot(c - 2 * z[0], 2 * z[1])
+    spread = torch.hypot(c - 2 * a, 2 * b)
     return (c + spread) / 2, spread
 
 
-def _rescaled_after(z: Array, c: Array, counts: Counts) -> Array:
+def _rescaled_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
     r"""Coordinates after each number of rescaled steps, (2, K, n)  [eq: moebius].
 
     With :math:`I = \|h\|^2 - ca` conserved, :math:`\rho = I/n_\infty^2 = 1 - c/n_\infty` and
@@ -267,71 +335,78 @@ def _rescaled_after(z: Array, c: Array, counts: Counts) -> Array:
     .. math:: a_k = n_\infty \frac{1 - \rho E_k^2}{1 + E_k^2}, \qquad b_k = d \frac{E_k}{1 + E_k^2}, \qquad
               E_k = E_0 \rho^k.
     """
-    a, b = z
-    final, spread = _moebius_norm(z, c)
+    # The start itself, and the line of v, without rounding: the formula is 0/0 there, and not used.
+    a, b = z[0], torch.where(z[1] == 0, 1.0, z[1])
+    still = (counts[:, None] == 0) | (z[1] == 0)
+    final, spread = _moebius_norm(a, b, c)
     share = c / final
-    rho = np.where(share < 0.5, 1 - share, (b * b + a * (a - c)) / final**2)  # whichever rounds less
+    rho = torch.where(share < 0.5, 1 - share, (b * b + a * (a - c)) / final**2)  # whichever rounds less
     first = half_tangent(2 * a - c, 2 * b)  # E_0: half the angle at the fixed center (c/2, 0)
     cos, sin = halves(first * _powers(rho, share, counts))
-    still = (counts[:, None] == 0) | (b == 0)  # the start itself, and the line of v, without rounding
-    return np.where(still, z[:, None], np.stack([final * (cos**2 - rho * sin**2), spread * cos * sin]))
+    return torch.where(still, z[:, None], torch.stack([final * (cos**2 - rho * sin**2), spread * cos * sin]))
 
 
-def _faint_after(z: Array, c: Array, counts: Counts) -> Array:
+def _faint_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
     """Plain steps once the angles are so small that norms stand still."""
     a, b = z
-    share = np.where(b == 0, 0.0, c / np.maximum(a * a, 1e-200))
+    share = torch.where(b == 0, 0.0, c / (a * a).clamp(min=1e-200))
     powers = _powers(1 - share, share, counts)
-    return np.stack([np.broadcast_to(a, powers.shape), b * powers])
+    return torch.stack([a.expand(powers.shape), b * powers])
 
 
-def _ready(z: Array, c: Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+@torch.no_grad()
+def _ready(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Which examples the series describes, and which are faint."""
     a, b = z
-    alpha = c / np.maximum(a * a + b * b, 1e-200)
-    faint = (b == 0) | ((np.abs(b) <= FAINT * a) & (alpha < 2))
+    alpha = c / (a * a + b * b).clamp(min=1e-200)
+    faint = (b == 0) | ((b.abs() <= FAINT * a) & (alpha < 2))
     return (alpha <= SMALL_STEP) & ~faint, faint
 
 
-def _plain_after(z: Array, c: Array, counts: Counts) -> Array:
+def _plain_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
     """Coordinates after each of the sorted numbers of plain steps, (2, K, n).
 
-    Steps are taken one by one as long as some example's step is large, or many of the steps are asked for anyway.
+    Steps are taken one by one for the examples whose step is large, and if many of the steps are asked for anyway.
     """
-    z, now, look = z.copy(), 0, 0
-    positions = np.empty((2, len(counts), len(c)))
+    positions = z.new_empty(2, len(counts), len(c))
+    now, look, left, still = 0, 0, torch.arange(len(c)), torch.zeros((), dtype=torch.float64)
     for place, count in enumerate(counts.tolist()):
         while now < count:
             if now == look:
                 small, faint = _ready(z, c)
-                worth = faint.all() or (len(counts) - place) * SERIES_COST < counts[-1] - now
-                if worth and (small | faint).all():
+                if faint.all() or (len(counts) - place) * SERIES_COST < counts[-1] - now:
                     for rule, which in ((_faint_after, faint), (small_steps_after, small)):
-                        positions[:, place:, which] = rule(z[:, which], c[which], counts[place:] - now)
-                    return positions
-                z[1, faint & (np.abs(z[1]) < 1e-290)] = 0.0  # subnormal numbers would slow every later step
+                        positions[:, place:, left[which]] = rule(z[:, which], c[which], counts[place:] - now)
+                    rest = ~(small | faint)
+                    z, c, left = z[:, rest], c[rest], left[rest]
+                    if len(left) == 0:
+                        return positions
+                else:  # subnormal numbers would slow every later step
+                    z = torch.stack([z[0], torch.where(faint & (z[1].abs() < 1e-290), 0.0, z[1])])
                 look += STRIDE
             stop = min(count, look)
-            _descend(z, c, repeat(1.0, stop - now), 0.0, 2)
+            z = _descended(z, c, torch.ones(stop - now, dtype=torch.float64), still, 2)
             now = stop
-        positions[:, place] = z
+        positions[:, place, left] = z
     return positions
 
 
-def _final_norm(z: Array, c: Array, power: int) -> Array:
+def _final_norm(z: Tensor, c: Tensor, power: int) -> Tensor:
     """The norm that these steps lead to."""
     if power == 1:
-        return np.where(z[1] == 0, np.abs(z[0]), _moebius_norm(z, c)[0])
-    z = z.copy()
+        straight = z[1] == 0
+        return torch.where(straight, z[0].abs(), _moebius_norm(z[0], torch.where(straight, 1.0, z[1]), c)[0])
+    ones, still = torch.ones(STRIDE, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for _ in range(0, LONGEST, STRIDE):
         small, faint = _ready(z, c)
         if (small | faint).all():
-            norm = np.hypot(*z)
-            norm[small] *= end_factor(z[:, small], c[small])
-            return norm
-        _descend(z, c, repeat(1.0, STRIDE), 0.0, 2)
-    slow = int((~(small | faint)).argmax())
+            factor = torch.ones_like(c)
+            factor[small] = end_factor(z[:, small], c[small])
+            return torch.hypot(*z) * factor
+        z = _descended(z, c, ones, still, 2)
+    slow = int((~(small | faint)).int().argmax())
+    a, b = z[:, slow].tolist()
     raise ValueError(
-        f"an angle is still {math.atan2(abs(z[1, slow]), z[0, slow]):.3g} after {LONGEST} steps: it contracts by "
-        f"{abs(1 - c[slow] / (z[:, slow] ** 2).sum()):.9g} per step. Ask at() for a late step instead."
+        f"an angle is still {math.atan2(abs(b), a):.3g} after {LONGEST} steps: it contracts by "
+        f"{abs(1 - c[slow].item() / (a * a + b * b)):.9g} per step. Ask at() for a late step instead."
     )

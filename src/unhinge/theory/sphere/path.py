@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from unhinge.theory.numerics import safe_norm
-from unhinge.theory.path import (
-    collapse_of_states,
-    concatenated,
-    described,
-    first_passages,
-    first_time,
-    horizon_of,
-    in_pieces,
-)
+from unhinge.theory.collapse import collapse_of_state
+from unhinge.theory.keeping import kept
+from unhinge.theory.numerics import CHUNK, differentiable_time, safe_norm, widened
+from unhinge.theory.path import concatenated, described, first_passages, first_time, horizon_of, in_pieces
 from unhinge.theory.schedules import Constant, Cosine, Exponential, Geometric, Piecewise, Shape, Warmup, steady_rate
-from unhinge.theory.sphere.motion import Motion, Position, final_rate
+from unhinge.theory.sphere.motion import WIDTH, Motion, Position, SphereDescent, final_rate
 from unhinge.theory.sphere.planes import Planes
 from unhinge.theory.state import State
 from unhinge.theory.types import Number, Time
@@ -80,7 +73,7 @@ class SphericalPath:
     r"""The exact path of normalized features; made by `Spherical.flow` and `Spherical.descent`.
 
     Scalar questions cost O(n) per time, whatever the dimension. Angles and distances stay accurate however small.
-    Answers are not differentiable.
+    Answers are differentiable; steps that have no closed form are then taken one by one, and remembered.
 
     Example:
         >>> from unhinge import Spherical
@@ -98,7 +91,7 @@ class SphericalPath:
     def __repr__(self) -> str:
         (classes, dim), size = self.weight.shape, len(self.features)
         kind = ("rescaled " if self.motion.power == 1 else "") + ("descent" if self.discrete else "flow")
-        decay = self.motion.decay
+        decay = self.motion.decay.item()
         return described("SphericalPath", kind, examples=size, classes=classes, dim=dim, feature_decay=decay)
 
     @property
@@ -112,21 +105,21 @@ class SphericalPath:
         """The state at each time (flow) or after each number of steps (descent)."""
         here = self._position(time)
         times = here.norm.shape[:-1]
-        features = self._planes.assemble(here.norm * here.cos, here.norm * here.sin, like=self.features)
+        features = self._planes.assemble(here.norm * here.cos, here.norm * here.sin).to(self.features)
         return State(features, self.weight.expand(*times, -1, -1), None, features.new_zeros(times))
 
     def direction(self) -> State:
         r"""The limit of the normalized features, one unit row per example: :math:`\hat v_i`, or minus that for a start
         opposite to it. A schedule that falls to zero stops short of it, at :meth:`limit`."""
         self._check_settles("direction")
-        cos = torch.where(self._planes.opposite, -1.0, 1.0)
-        return State(self._planes.assemble(cos, torch.zeros_like(cos), like=self.features), self.weight)
+        return State(self._directions().to(self.features), self.weight)
 
     def limit(self) -> State:
         r"""The limit of :math:`H`: each feature on its target's ray with the norm of :meth:`limit_norm`."""
         if self._stops:
             return self.at(self._settles)
-        return State(self.direction().features * self.limit_norm()[:, None], self.weight)
+        self._check_settles("limit")
+        return State((self._directions() * self.motion.final_norm()[:, None]).to(self.features), self.weight)
 
     def limit_norm(self) -> Tensor:
         r"""The limit of each :math:`\|h_i\|`, shape :math:`(n,)`.
@@ -167,11 +160,13 @@ class SphericalPath:
 
     def weight_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|W\|`, a constant."""
-        return self.weight.double().norm().to(self.features).expand(self.motion.times(time).shape)
+        norm = safe_norm(widened(self.weight), 2)
+        return norm.to(self.features).expand(self.motion.times(time).shape)
 
     def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|H\|`."""
-        return safe_norm(self._position(time).norm, 1).log().to(self.features)
+        here = self._position(time)
+        return (safe_norm(here.size, 1).log() + here.log).to(self.features)
 
     def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|H\|`: :math:`-\eta\lambda` in the flow, 0 for descent without decay, where it
@@ -189,20 +184,22 @@ class SphericalPath:
         infinity if the distance reaches 0 in finitely many steps, or in a flow with decay, where it falls doubly
         exponentially.
         """
-        eta = steady_rate(self.motion.schedule, lr).item()
-        if self._planes.opposite.any() or eta == 0:
+        eta = steady_rate(self.motion.schedule, lr)
+        if self._planes.opposite.any() or eta.item() == 0:
             return torch.zeros((), dtype=torch.float64).to(self.features)
         if self.motion.discrete:
             self._check_settles("rate")
         moving = self._planes.across > 0
-        if not moving.any() or (not self.motion.discrete and self.motion.decay > 0):
+        if not moving.any() or (not self.motion.discrete and self.motion.decay.item() > 0):
             return torch.tensor(-math.inf, dtype=torch.float64).to(self.features)
         return self.motion.exponents(eta)[moving].max().to(self.features)
 
     def time_to(self, distance: Time) -> Tensor:
-        """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never.
+        r"""The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never.
 
-        Every one of the first thousand steps is looked at; beyond, dips shorter than a 256th of the time are not seen.
+        In a flow, and in a descent once every :math:`\alpha \le 1`, the distance only falls, and bisection finds the
+        time with some sixty questions. Else every one of the first thousand steps is looked at; beyond, dips shorter
+        than a 256th of the time are not seen.
         """
         return first_passages(distance, self._time_to).to(self.features)
 
@@ -225,7 +222,19 @@ class SphericalPath:
         """Neural-collapse measures of the features: see :func:`unhinge.theory.collapse.collapse_measures`."""
         moments, classes = self.motion.times(time), len(self.weight)
         check_counts(torch.bincount(self.labels, minlength=classes))
-        return concatenated(collapse_of_states(self, moments, self.labels, classes), moments, like=self.features)
+        asked = moments.reshape(-1)
+        some = asked if len(asked) else torch.zeros(1, dtype=asked.dtype)  # no times have measures too, of shape (0,)
+        weight = widened(self.weight).cpu()
+        weight = weight / weight.detach().abs().max()
+        parts = []
+        for moment in some:
+            here = self.motion.position(moment)
+            # Measures do not depend on the two scales: features without what they share, in units of the longest.
+            size = here.size / here.size.detach().max()
+            state = State(self._planes.assemble(size * here.cos, size * here.sin), weight)
+            measures = collapse_of_state(state, self.labels, classes)
+            parts.append({key: value[None][: len(asked)] for key, value in measures.items()})
+        return concatenated(parts, moments, like=self.features)
 
     def plot(self, times: Time | None = None) -> Figure:
         """Distance, norms, loss and accuracy over time, as a matplotlib figure."""
@@ -250,7 +259,7 @@ class SphericalPath:
             non_increasing=_non_increasing(schedule.shape),
             diverges=None if math.isinf(schedule.shape.settles) else not self._stops,
             opposite=tuple(self.opposite.tolist()),
-            feature_decay=motion.decay,
+            feature_decay=motion.decay.item(),
             constant=isinstance(schedule.shape, Constant),
             discrete=motion.discrete,
         )
@@ -263,7 +272,7 @@ class SphericalPath:
 
     @property
     def _stops(self) -> bool:
-        return final_rate(self.motion.schedule) == 0
+        return final_rate(self.motion.schedule).item() == 0
 
     @property
     def _settles(self) -> float:
@@ -271,15 +280,20 @@ class SphericalPath:
         settles = self.motion.schedule.shape.settles
         return float(math.ceil(settles)) if math.isfinite(settles) else settles
 
-    @cached_property
+    def _directions(self) -> Tensor:
+        cos = torch.where(self._planes.opposite, -1.0, 1.0).double()
+        return self._planes.assemble(cos, torch.zeros_like(cos))
+
+    @kept
     def _logits(self) -> tuple[Tensor, Tensor]:
         """The logits of the unit vectors along and across, (n, C) each: those of any angle are its cosine and sine
         times these."""
-        head = self.weight.double().cpu()
+        head = widened(self.weight.detach()).cpu()
         head = head - head.mean(0)
         pulls = self._planes.pulls
-        return (pulls.units @ head.mT)[pulls.rows], self._planes.units @ head.mT
+        return (pulls.units.detach() @ head.mT)[pulls.rows], self._planes.units.detach() @ head.mT
 
+    @torch.no_grad()
     def _about_examples(self, time: Time, question: Callable[[Tensor], Tensor]) -> Tensor:
         """`question` of which examples are right, (m, n) bool; all positions first, since a descent walks to them."""
         here, (toward, across) = self._position(time), self._logits
@@ -295,11 +309,11 @@ class SphericalPath:
         return self.motion.position(self.motion.times(time))
 
     def _check_no_decay(self, question: str) -> None:
-        if self.motion.decay > 0:
+        if self.motion.decay.item() > 0:
             raise ValueError(
-                f"{question}() of descent on the sphere needs feature_decay = 0, got {self.motion.decay:g}: decay "
-                f"shrinks the features until steps overshoot, and the angles then burst for ever. Ask distance over "
-                f"time, or use flow()."
+                f"{question}() of descent on the sphere needs feature_decay = 0, got {self.motion.decay.item():g}: "
+                f"decay shrinks the features until steps overshoot, and the angles then burst for ever. Ask distance "
+                f"over time, or use flow()."
             )
 
     def _check_settles(self, question: str) -> None:
@@ -312,27 +326,103 @@ class SphericalPath:
             self._check_no_decay(question)
 
     def _time_to(self, wanted: float) -> Tensor:
-        def measured(moments: Tensor) -> Tensor:
-            return safe_norm(self._position(moments).chord(), 1)
+        motion = self.motion
+        if isinstance(motion, SphereDescent):
+            with torch.no_grad():
+                return torch.tensor(self._step_to(motion, wanted), dtype=torch.float64)
 
-        discrete = self.motion.discrete
-        closed = not discrete or (self.motion.decay == 0 and math.isfinite(self._settles))
-        horizon = (
-            1e6 if not closed and not self._stops else horizon_of(self._settles if self._stops else None, discrete)
-        )
-        if discrete:
-            for first in range(0, LOOKED_AT if closed else int(horizon), LOOKED_AT):
-                block = torch.arange(first, min(first + LOOKED_AT, int(horizon)) + 1)
-                below = measured(block) <= wanted
-                if below.any():
-                    return block[int(below.int().argmax())].double()
+        def measured(moments: Tensor) -> Tensor:
+            return safe_norm(motion.position(moments).chord(), 1)
+
+        with torch.no_grad():
+            time = _first_time_of_fall(measured, wanted, horizon_of(self._settles if self._stops else None, False))
+        if not torch.is_grad_enabled() or not math.isfinite(time) or time == 0:
+            return torch.tensor(time, dtype=torch.float64)
+        return differentiable_time(measured, time)
+
+    def _step_to(self, motion: SphereDescent, wanted: float) -> float:
+        closed = motion.decay.item() == 0 and math.isfinite(self._settles)
+        if closed and isinstance(motion.schedule.shape, Constant) and motion.monotone:
+            return self._checked(_first_step_of_fall(motion, wanted), wanted)
+        ends = self._settles if self._stops else None
+        horizon = horizon_of(ends, True) if closed or self._stops else 1e6
+        for first in range(0, LOOKED_AT if closed else int(horizon), LOOKED_AT):
+            block = torch.arange(first, min(first + LOOKED_AT, int(horizon)) + 1)
+            below = _chords(motion, block) <= wanted
+            if below.any():
+                return float(block[int(below.int().argmax())])
         if not closed and not self._stops:
             raise ValueError(
                 f"the distance {wanted:g} is not reached within a million steps, and a path with feature decay or with "
                 f"a learning rate given as a function has no end that could be computed. Ask distance() at chosen "
                 f"steps."
             )
-        return first_time(measured, wanted, horizon, discrete, differentiable=False)
+        if self._stops and (not closed or horizon <= LOOKED_AT):
+            return math.inf  # every step there is has been looked at
+        if not self._stops and self._settles <= LOOKED_AT and (later := motion.later(LOOKED_AT)).monotone:
+            return self._checked(LOOKED_AT + _first_step_of_fall(later, wanted), wanted)
+
+        def measured(steps: Tensor) -> Tensor:
+            return _chords(motion, motion.times(steps))
+
+        return first_time(measured, wanted, horizon, True, differentiable=False).item()
+
+    def _checked(self, step: float, wanted: float) -> float:
+        """The step itself where a search that starts anew from time to time was off by one, through rounding."""
+        if not math.isfinite(step):
+            return step
+        near = torch.tensor([max(step - 1, 0), step, step + 1])
+        below = _chords(self.motion, self.motion.times(near)) <= wanted
+        return near[int(below.int().argmax())].item() if below.any() else step
+
+
+def _chords(motion: Motion, moments: Tensor) -> Tensor:
+    """The distance at each time (m,), of some examples after the other where m n numbers are too many."""
+    size = len(motion.planes.pull)
+    if size * moments.numel() <= CHUNK:
+        return safe_norm(motion.position(moments).chord(), 1)
+    parts = [motion.planes.part(slice(first, first + WIDTH)) for first in range(0, size, WIDTH)]
+    norms = [safe_norm(replace(motion, planes=part).position(moments).chord(), 1) for part in parts]
+    return safe_norm(torch.stack(norms, -1), 1)
+
+
+def _first_time_of_fall(measured: Callable[[Tensor], Tensor], wanted: float, horizon: float) -> float:
+    """The time at which what never rises is at most `wanted`, to the last digit; infinite if it is not so far."""
+
+    def above(time: float) -> bool:
+        return bool(measured(torch.tensor(time, dtype=torch.float64)) > wanted)
+
+    if not above(0.0):
+        return 0.0
+    if above(horizon):
+        return math.inf
+    low, high = -1074, math.frexp(horizon)[1]  # powers of two: what a float can be
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if above(min(math.ldexp(1.0, middle), horizon)) else (low, middle)
+    before, after = math.ldexp(1.0, low), min(math.ldexp(1.0, high), horizon)
+    while before < (between := before + (after - before) / 2) < after:
+        before, after = (between, after) if above(between) else (before, between)
+    return after
+
+
+def _first_step_of_fall(motion: SphereDescent, wanted: float) -> float:
+    """The same for steps at a constant rate. The search walks on from the last step that is known to be too early, so
+    that no step that has no closed form is taken more than a few times."""
+    done, width = 0, 1
+    if safe_norm(motion.position(torch.tensor(0)).chord(), 1) <= wanted:
+        return 0.0
+    while safe_norm(motion.position(torch.tensor(width)).chord(), 1) > wanted:
+        motion, done, width = motion.later(width), done + width, 2 * width
+        if done + width > 2**62:
+            return math.inf
+    while width > 1:
+        half = width // 2
+        if safe_norm(motion.position(torch.tensor(half)).chord(), 1) > wanted:
+            motion, done, width = motion.later(half), done + half, width - half
+        else:
+            width = half
+    return float(done + 1)
 
 
 def _non_increasing(shape: Shape) -> bool | None:

@@ -6,14 +6,13 @@ leaves the plane of its start and :math:`v_i`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from unhinge.theory.numerics import EPS
-from unhinge.theory.types import Labels
-from unhinge.theory.validation import as_label_tensor, check_labels, check_soft_labels
+from unhinge.theory.validation import check_labels, check_soft_labels
 
 __all__ = ["Planes", "Pulls", "find_planes", "find_pulls"]
 
@@ -54,20 +53,26 @@ class Planes:
         speed = self.pull / self.norm
         return (speed if power == 1 else speed / self.norm).clamp(max=1e300)
 
-    def assemble(self, along: Tensor, across: Tensor, like: Tensor) -> Tensor:
-        """Features from their coordinates (*, n), shape (*, n, p)."""
-        toward = self.pulls.units.to(like)[self.pulls.rows.to(like.device)]
-        return along.to(like)[..., None] * toward + across.to(like)[..., None] * self.units.to(like)
+    def part(self, examples: slice) -> Planes:
+        """Some of the examples."""
+        rows = (x[examples] for x in (self.pull, self.along, self.across, self.units))
+        pulls = replace(self.pulls, rows=self.pulls.rows[examples], labels=self.pulls.labels[examples])
+        return Planes(pulls, *rows)
+
+    def assemble(self, along: Tensor, across: Tensor) -> Tensor:
+        """Features from their coordinates (*, n), shape (*, n, p) float64."""
+        return along[..., None] * self.pulls.units[self.pulls.rows] + across[..., None] * self.units
 
 
-def find_pulls(target: Labels, weight: Tensor, gamma: float) -> Pulls:
+def find_pulls(target: Tensor, weight: Tensor, gamma: Tensor) -> Pulls:
     """The pull on each example, refused where there is none."""
     shares, rows, labels = _shares(target, len(weight))
     prototypes = weight.to("cpu", torch.float64)
-    scale = prototypes.abs().max().clamp(min=TINY)
+    scale = prototypes.detach().abs().max().clamp(min=TINY)
     prototypes = prototypes / scale
     pull = (1 + gamma) * (shares @ prototypes) - gamma * prototypes.sum(0)
-    terms = (1 + gamma) * (shares.abs() @ prototypes.abs()) + gamma * prototypes.abs().sum(0)
+    with torch.no_grad():
+        terms = (1 + gamma) * (shares.abs() @ prototypes.abs()) + gamma * prototypes.abs().sum(0)
     sizes = pull.norm(dim=1)
     # A pull that cancels leaves some eps of its terms: prototypes that are equal pull nowhere, whatever rounding says.
     zero = (sizes <= 8 * EPS * terms.norm(dim=1))[rows]
@@ -79,12 +84,11 @@ def find_pulls(target: Labels, weight: Tensor, gamma: float) -> Pulls:
             f"prototypes that differ from their mean, or another gamma."
         )
     safe = torch.where(sizes > 0, sizes, 1.0)[:, None]  # a class without examples may have no pull
-    return Pulls(pull / safe, sizes * (scale / len(rows)), terms / safe, rows, labels)
+    return Pulls(pull / safe, sizes * (scale / len(rows)), terms / safe.detach(), rows, labels)
 
 
-def _shares(target: Labels, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+def _shares(tensor: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Distributions over the classes, and which of them and which class each example has; classes may be empty."""
-    tensor = as_label_tensor(target)
     if tensor.is_floating_point():
         shares = check_soft_labels(tensor, classes).detach().to("cpu", torch.float64)
         return shares, torch.arange(len(shares)), shares.argmax(1)
@@ -97,7 +101,7 @@ def _shares(target: Labels, classes: int) -> tuple[Tensor, Tensor, Tensor]:
 def find_planes(features: Tensor, pulls: Pulls) -> Planes:
     """The coordinates of each feature; a zero one is refused."""
     h = features.to("cpu", torch.float64)
-    scale = h.abs().amax(1, keepdim=True)
+    scale = h.detach().abs().amax(1, keepdim=True)
     zero = scale[:, 0] == 0
     if zero.any():
         raise ValueError(
@@ -111,7 +115,8 @@ def find_planes(features: Tensor, pulls: Pulls) -> Planes:
     again = (apart * toward).sum(1, keepdim=True)  # once more, or a start near the line of v would not end orthogonal
     along, apart = along + again, apart - again * toward
     # a residue of rounding in every entry is no residue: a start meant to be opposite is opposite
-    rounding = 4 * torch.finfo(features.dtype).eps * (h.abs() + along.abs() * pulls.noise[pulls.rows])
+    eps = torch.finfo(features.dtype).eps
+    rounding = 4 * eps * (h.detach().abs() + along.detach().abs() * pulls.noise[pulls.rows])
     apart = torch.where((apart.abs() <= rounding).all(1, keepdim=True), 0.0, apart)
     across = apart.norm(dim=1, keepdim=True)
     units = apart / torch.where(across > 0, across, 1.0)

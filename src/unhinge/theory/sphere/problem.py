@@ -15,12 +15,20 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from unhinge.theory.keeping import durable
 from unhinge.theory.schedules import Schedule, as_schedule, constant
 from unhinge.theory.sphere.motion import SphereDescent, SphereFlow
 from unhinge.theory.sphere.path import SphericalPath
-from unhinge.theory.sphere.planes import Planes, find_planes, find_pulls
+from unhinge.theory.sphere.planes import find_planes, find_pulls
 from unhinge.theory.types import Labels, Matrix, Number, OneRate
-from unhinge.theory.validation import as_tensors, check_alike, check_num_classes, check_shape, scalar
+from unhinge.theory.validation import (
+    as_label_tensor,
+    as_tensors,
+    check_alike,
+    check_num_classes,
+    check_shape,
+    scalar,
+)
 
 __all__ = ["Spherical"]
 
@@ -33,6 +41,8 @@ class Spherical:
         weight: Fixed prototypes :math:`W`, shape :math:`(C, p)`; any, their mean need not be zero.
         gamma: Weight :math:`\gamma \ge 0` of the other logits; `None` means :math:`1/(C-1)`.
         feature_decay: :math:`\lambda`, of the term :math:`\frac\lambda2\|H\|^2`.
+
+    Answers are differentiable in the prototypes, the features, gamma, the decay and the rate.
 
     Example:
         >>> import torch
@@ -50,17 +60,17 @@ class Spherical:
         gamma: Number | None = None,
         feature_decay: Number = 0.0,
     ) -> None:
-        self.weight = check_shape("weight", as_tensors({"weight": weight})[0], (None, None)).detach()
+        self.weight = check_shape("weight", as_tensors({"weight": weight})[0], (None, None))
         self.num_classes = check_num_classes(len(self.weight))
-        self.gamma = scalar("gamma", 1 / (self.num_classes - 1) if gamma is None else gamma).item()
-        self.feature_decay = scalar("feature_decay", feature_decay).item()
-        self.pulls = find_pulls(target, self.weight, self.gamma)
+        self.gamma = scalar("gamma", 1 / (self.num_classes - 1) if gamma is None else gamma)
+        self.feature_decay = scalar("feature_decay", feature_decay)
+        self.pulls = durable(find_pulls, as_label_tensor(target), self.weight, self.gamma)
 
     def __repr__(self) -> str:
         size, dim = len(self.pulls.rows), self.weight.shape[1]
         return (
-            f"Spherical(examples={size}, num_classes={self.num_classes}, dim={dim}, gamma={self.gamma:g}, "
-            f"feature_decay={self.feature_decay:g})"
+            f"Spherical(examples={size}, num_classes={self.num_classes}, dim={dim}, gamma={self.gamma.item():g}, "
+            f"feature_decay={self.feature_decay.item():g})"
         )
 
     def flow(self, features: Matrix, lr: OneRate = 0.1, rescaled: bool = False) -> SphericalPath:
@@ -72,9 +82,7 @@ class Spherical:
             lr: A rate, a :class:`Schedule` or a function of time.
             rescaled: Multiply the loss gradient of each example by :math:`\|h\|` (the decay is not rescaled).
         """
-        planes, start = self._planes(features)
-        motion = SphereFlow(planes, _schedule(lr), self.feature_decay, 1 if rescaled else 2)
-        return SphericalPath(start, self.weight, motion)
+        return durable(Spherical._flow, self, self._start(features), _schedule(lr), rescaled)
 
     def descent(self, features: Matrix, lr: OneRate = 0.1, rescaled: bool = False) -> SphericalPath:
         r"""The iterates of gradient descent on the features: ``at(k)`` is the state after k steps, step k uses
@@ -82,17 +90,26 @@ class Spherical:
 
         Arguments are those of :meth:`flow`. Steps of any size are right, those that cross the target included.
         """
-        planes, start = self._planes(features)
-        motion = SphereDescent(planes, _schedule(lr), self.feature_decay, 1 if rescaled else 2)
-        return SphericalPath(start, self.weight, motion)
+        return durable(Spherical._descent, self, self._start(features), _schedule(lr), rescaled)
 
-    def _planes(self, features: Matrix) -> tuple[Planes, Tensor]:
-        start = as_tensors({"weight": self.weight, "features": features})[1].detach()
+    def _start(self, features: Matrix) -> Tensor:
+        start = as_tensors({"weight": self.weight, "features": features})[1]
         check_shape("features", start, (len(self.pulls.rows), self.weight.shape[1]))
         check_alike(features=start, weight=self.weight)
-        return find_planes(start, self.pulls), start
+        return start
+
+    def _flow(self, start: Tensor, schedule: Schedule, rescaled: bool) -> SphericalPath:
+        planes = find_planes(start, self.pulls)
+        motion = SphereFlow(planes, schedule, self.feature_decay, 1 if rescaled else 2)
+        return SphericalPath(start, self.weight, motion)
+
+    def _descent(self, start: Tensor, schedule: Schedule, rescaled: bool) -> SphericalPath:
+        planes = find_planes(start, self.pulls)
+        motion = SphereDescent(planes, schedule, self.feature_decay, 1 if rescaled else 2)
+        return SphericalPath(start, self.weight, motion)
 
 
 def _schedule(lr: OneRate) -> Schedule:
     schedule = as_schedule(lr)
-    return schedule if schedule.peak.item() > 0 else constant(0.0)  # whatever its shape, nothing ever moves
+    moves = schedule.peak.item() > 0 or schedule.peak.requires_grad
+    return schedule if moves else constant(0.0)  # whatever its shape, nothing ever moves

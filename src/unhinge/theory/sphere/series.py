@@ -25,13 +25,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import numpy.typing as npt
+import torch
+from torch import Tensor
 
-__all__ = ["Array", "Counts", "SMALL_STEP", "end_factor", "half_tangent", "halves", "small_steps_after", "turned"]
+__all__ = ["SMALL_STEP", "end_factor", "half_tangent", "halves", "small_steps_after", "turned"]
 
-Array = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 Table = tuple[tuple[int, tuple[int, ...]], ...]  # for each order its denominator and the numerators of 1, beta, ...
 
 SMALL_STEP = 1 / 160  # the largest alpha at which eight terms leave less than rounding
@@ -68,72 +66,74 @@ LOGS: Table = (
 )
 
 
-def half_tangent(a: Array, b: Array) -> Array:
+def half_tangent(a: Tensor, b: Tensor) -> Tensor:
     r""":math:`\tan(\theta/2)` with the sign of b, accurate at both ends of the circle; finite even behind."""
-    norm = np.hypot(a, b)
+    norm = torch.hypot(a, b)
     cos, sin = a / norm, b / norm
-    return np.where(a > 0, sin / (1 + np.abs(cos)), (1 - cos) / np.where(sin == 0, 1e-300, sin))
+    return torch.where(a > 0, sin / (1 + cos.abs()), (1 - cos) / torch.where(sin == 0, 1e-300, sin))
 
 
-def halves(tangent: Array) -> tuple[Array, Array]:
+def halves(tangent: Tensor) -> tuple[Tensor, Tensor]:
     r""":math:`\cos(\theta/2)` and :math:`\sin(\theta/2)` from :math:`\tan(\theta/2)` of any size."""
-    secant = np.hypot(1.0, tangent)
+    secant = torch.hypot(torch.ones_like(tangent), tangent)
     return 1 / secant, tangent / secant
 
 
-def turned(tangent: Array) -> tuple[Array, Array]:
+def turned(tangent: Tensor) -> tuple[Tensor, Tensor]:
     r""":math:`\cos\theta` and :math:`\sin\theta` likewise."""
     cos, sin = halves(tangent)
     return (cos - sin) * (cos + sin), 2 * cos * sin
 
 
-def small_steps_after(z: Array, c: Array, counts: Counts) -> Array:
+def small_steps_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
     r"""Coordinates after each number of steps with :math:`\alpha \le` `SMALL_STEP`, (2, K, n); none with b = 0."""
     tangent = half_tangent(*z)
     epsilon, factor = _end(z, c)
-    drop = counts[:, None] * np.log1p(-epsilon) + _phase(epsilon, tangent)
-    now = tangent * np.exp(drop)
+    drop = counts[:, None] * torch.log1p(-epsilon) + _phase(epsilon, tangent)
+    now = tangent * torch.exp(drop)
     for _ in range(_terms(epsilon) + 1):  # each round gains the factor epsilon
-        now = tangent * np.exp(drop - _phase(epsilon, now))
-    norm = np.hypot(*z) * np.sqrt(factor / _factor(epsilon, now))
-    return norm * np.stack(turned(now))
+        now = tangent * torch.exp(drop - _phase(epsilon, now))
+    norm = torch.hypot(*z) * torch.sqrt(factor / _factor(epsilon, now))
+    return norm * torch.stack(turned(now))
 
 
-def end_factor(z: Array, c: Array) -> Array:
+def end_factor(z: Tensor, c: Tensor) -> Tensor:
     """How many times longer a feature will be in the end."""
-    return np.sqrt(_end(z, c)[1])
+    return torch.sqrt(_end(z, c)[1])
 
 
-def _end(z: Array, c: Array) -> tuple[Array, Array]:
+def _end(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """The final alpha and F, each from the other."""
     tangent, alpha = half_tangent(*z), c / (z * z).sum(0)
-    factor = np.ones_like(alpha)
+    factor = torch.ones_like(alpha)
     for _ in range(_terms(alpha) + 1):
         factor = _factor(alpha / factor, tangent)
     return alpha / factor, factor
 
 
-def _factor(epsilon: Array, tangent: Array) -> Array:
+def _factor(epsilon: Tensor, tangent: Tensor) -> Tensor:
     cos, sin = halves(tangent)
     return 1 + 2 * sin**2 * _series(NORM, epsilon, cos**2 - sin**2)
 
 
-def _phase(epsilon: Array, tangent: Array) -> Array:
+def _phase(epsilon: Tensor, tangent: Tensor) -> Tensor:
     cos, sin = halves(tangent)
-    return _series(PHASE, epsilon, cos**2 - sin**2) + 2 * np.log(cos) * _series(LOGS, epsilon, np.zeros(()))
+    logs = _series(LOGS, epsilon, torch.zeros((), dtype=torch.float64))
+    return _series(PHASE, epsilon, cos**2 - sin**2) + 2 * torch.log(cos) * logs
 
 
-def _terms(epsilon: Array) -> int:
+def _terms(epsilon: Tensor) -> int:
     """Terms beyond which nothing reaches the last digit; they shrink about as (6 epsilon)^m."""
     # exp(-37) is half an eps.
-    return min(len(NORM), 1 + math.ceil(37 / -math.log(6 * epsilon.max(initial=1e-300))))
+    largest = max(epsilon.detach().max().item(), 1e-300) if epsilon.numel() else 1e-300
+    return min(len(NORM), 1 + math.ceil(37 / -math.log(6 * largest)))
 
 
-def _series(table: Table, epsilon: Array, cos: Array) -> Array:
+def _series(table: Table, epsilon: Tensor, cos: Tensor) -> Tensor:
     """Sum of epsilon^m P_m(cos) by Horner's rule in both."""
-    total = np.zeros(())
+    total = torch.zeros((), dtype=torch.float64)
     for denominator, numerators in reversed(table[: _terms(epsilon)]):
-        inner = np.zeros(())
+        inner = torch.zeros((), dtype=torch.float64)
         for numerator in reversed(numerators):
             inner = inner * cos + numerator / denominator
         total = (total + inner) * epsilon
