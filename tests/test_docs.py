@@ -76,3 +76,16 @@ def test_every_part_of_the_catalogue_is_exported():
     for name in rows:
         home = nn.functional if name.startswith("UF.") else nn
         assert hasattr(home, name.removeprefix("UF."))
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem
+)
+def test_code_on_a_page_is_at_most_80_columns_wide(page):
+    """What Python prints may be longer; the site wraps it."""
+    blocks = re.findall(
+        r"^```(python|pycon|console)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    for language, block in blocks:
+        typed = [line for line in block.splitlines() if language != "pycon" or line.startswith((">>>", "..."))]
+        assert [line for line in typed if len(line) > 80] == []
