@@ -4,7 +4,7 @@ r"""Thousands of real classes: how fast and how far each classifier learns chara
 
 The same small network and the same batches for every method; only classifier and loss differ. Each run is a process of
 its own with one thread. Its rows (one per evaluation) are appended to the CSV file when it ends, and a run whose rows
-are there is not repeated, so the command can be interrupted and called again.
+are there is not repeated, so the command can be interrupted and called again. `--report figure.png` prints the tables.
 
 **Rates.** Every method has three trials, each a third of the one before, on seed 0: without the last of the training
 typefaces, and judged on it. The typefaces of the test have no part in it. The trials are rows of the file as well, with
@@ -369,6 +369,104 @@ def chosen_rate(rows: list[dict[str, str]], name: str, method: str) -> float:
     return float(max(last, key=lambda rate: last[rate]))
 
 
+@dataclass(frozen=True)
+class Curve:
+    """One run: its evaluations in order."""
+
+    task: str
+    classes: int
+    method: str
+    epochs: float
+    rate: float
+    seconds: list[float]
+    accuracy: list[float]
+    head_ms: float
+    peak_mb: float
+
+    def at(self, seconds: float) -> float:
+        """Accuracy after so much processor time, on the line between the evaluations before and after."""
+        return float(np.interp(seconds, [0.0, *self.seconds], [0.0, *self.accuracy]))
+
+
+def curves(rows: list[dict[str, str]]) -> list[Curve]:
+    """The runs that were tested, as they stand in the file."""
+    runs: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in rows:
+        if row["split"] == "test":
+            runs.setdefault((row["task"], row["epochs"], row["method"], row["seed"]), []).append(row)
+    return [
+        Curve(
+            task=run[0]["task"],
+            classes=int(run[0]["classes"]),
+            method=run[0]["method"],
+            epochs=float(run[0]["epochs"]),
+            rate=float(run[0]["rate"]),
+            seconds=[float(row["seconds"]) for row in run],
+            accuracy=[float(row["accuracy"]) for row in run],
+            head_ms=1e3 * float(run[-1]["head_seconds"]) / int(run[-1]["step"]),
+            peak_mb=float(run[-1]["peak_mb"]),
+        )
+        for run in runs.values()
+    ]
+
+
+def tables(found: list[Curve]) -> str:
+    """One table for each task, the best accuracy first."""
+    parts = []
+    for task in dict.fromkeys(curve.task for curve in found):
+        own = [curve for curve in found if curve.task == task]
+        # The time that the shortest run of those with the fewest epochs took: all have a curve up to there.
+        short = min(curve.epochs for curve in own)
+        clock = min(curve.seconds[-1] for curve in own if curve.epochs == short)
+        groups: dict[tuple[str, float], list[Curve]] = {}
+        for curve in own:
+            groups.setdefault((curve.method, curve.epochs), []).append(curve)
+        lines = []
+        for (method, epochs), runs in groups.items():
+            ends = np.array([100 * run.accuracy[-1] for run in runs])
+            spread = f" ± {ends.std(ddof=1):.1f}" if len(ends) > 1 else ""
+            mean = {
+                name: float(np.mean([getattr(run, name) for run in runs])) for name in ("rate", "head_ms", "peak_mb")
+            }
+            early = float(np.mean([100 * run.at(clock) for run in runs]))
+            spent = float(np.mean([run.seconds[-1] for run in runs]))
+            lines.append(
+                (
+                    ends.mean(),
+                    f"| {method} | {epochs:g} | {len(runs)} | {mean['rate']:g} | {ends.mean():.1f}{spread} "
+                    f"| {early:.1f} | {spent:.0f} s | {mean['head_ms']:.1f} ms | {mean['peak_mb']:.0f} MB |",
+                )
+            )
+        heads = (
+            f"| method | epochs | seeds | rate | accuracy, % | after {clock:.0f} s, % | time | head, step | memory |"
+        )
+        body = [line for _, line in sorted(lines, reverse=True)]
+        parts.append("\n".join([f"### {task}: {own[0].classes:,} classes", "", heads, "|" + "---|" * 9, *body, ""]))
+    return "\n".join(parts)
+
+
+def draw(found: list[Curve], path: Path) -> None:
+    """Accuracy over processor time, one panel for each task: the first seed of each run."""
+    from matplotlib.figure import Figure
+
+    tasks = list(dict.fromkeys(curve.task for curve in found))
+    figure = Figure(figsize=(6.2 * len(tasks), 4.2), layout="constrained")
+    for axis, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+        seen: set[tuple[str, float]] = set()
+        for curve in found:
+            if curve.task != task or (curve.method, curve.epochs) in seen:
+                continue
+            seen.add((curve.method, curve.epochs))
+            number = METHODS.index(curve.method)
+            look = {"color": f"C{number % 10}", "linestyle": "--" if number > 9 else "-", "marker": ".", "lw": 1.2}
+            name = f"{curve.method}, {curve.epochs:g} epochs"
+            axis.plot([0, *curve.seconds], [0, *(100 * one for one in curve.accuracy)], label=name, **look)
+        axis.set(xlabel="processor seconds of training", ylabel="accuracy on unseen typefaces (%)")
+        axis.set_title(f"{task}, {next(c.classes for c in found if c.task == task):,} classes", loc="left")
+        axis.legend(frameon=False, fontsize=7)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--fonts", nargs="+", help="font files or folders; the faces that come with matplotlib if none")
@@ -381,7 +479,13 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS, help=f"of {', '.join(METHODS)}")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/glyphs.csv"))
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "unhinge")
+    parser.add_argument("--report", type=Path, metavar="PNG", help="only print the tables of the file, and draw it")
     options = parser.parse_args()
+    if options.report is not None:
+        found = curves(read(options.out))
+        print(tables(found))
+        draw(found, options.report)
+        return
     task = load_task(options.fonts, options.characters, options.cache, options.name)
 
     def run(method: str, seed: int, rate: float, split: str, epochs: float) -> None:

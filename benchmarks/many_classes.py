@@ -193,6 +193,7 @@ def learning_rows(sizes: tuple[int, ...], seconds: float) -> list[Row]:
         growth = f"{times[sizes[-1]] / times[sizes[0]]:.2g}" if whole else ""
         name = f"{method}, {NEGATIVES:,}" if method == "sampled softmax" else method
         rows.append((name, *(duration(times[n]) if n in times else "" for n in sizes), growth))
+        print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
