@@ -136,6 +136,15 @@ def test_fixed_prototypes_are_bounded_for_ever() -> None:
     check_times(biased, (constant(0.5), constant(0.2)), [0.1, 1.0, 10.0], frozen=True)
 
 
+def test_the_horizon_of_fixed_prototypes_with_decay_is_found() -> None:
+    """Blocks of one length up to the end of time once made this a loop without end."""
+    case = make_young([3, 2, 1], scale=0.05, dim=4, feature_decay=0.01)
+    path = case.problem().anchored(case.features, case.weight)
+    assert path.horizon(0.1) > 0
+    assert path.certificate is not None
+    assert len(path.certificate.stretches) < 10_000
+
+
 @st.composite
 def young_cases(draw: st.DrawFn) -> Young:
     classes = draw(st.integers(2, 5))

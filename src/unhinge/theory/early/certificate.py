@@ -23,6 +23,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from threading import RLock
+from typing import Any
 
 import numpy as np
 import torch
@@ -164,6 +166,14 @@ class Certificate:
     now: Differences = field(default_factory=Differences)  # there
     alive: bool = True  # whether the bound goes on
     resting: bool = False  # whether all rates are zero from here on
+    lock: Any = field(default_factory=RLock, repr=False)  # threads that ask at once extend it in turn
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self.lock:
+            return {**vars(self), "stretches": list(self.stretches), "lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, lock=RLock())
 
     def bound(self, time: float) -> float:
         r"""An upper bound of :math:`\|X - \hat X\|_F`, biases included; infinite where nothing is proved."""
@@ -181,6 +191,10 @@ class Certificate:
 
     def extend(self, until: float) -> None:
         """Blocks up to the time `until`, or to where nothing is proved any more."""
+        with self.lock, torch.inference_mode(False):  # what is kept must not be of the mode of whoever asks first
+            self._extend(until)
+
+    def _extend(self, until: float) -> None:
         while self.alive and not self.resting and self.ends < until:
             nodes = [self.ends]
             room = min(self.batch, max(FIRST_BATCH, len(self.stretches)))

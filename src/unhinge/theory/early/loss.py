@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -34,6 +35,28 @@ class LossAtZero:
     curvature: Callable[[float], float]  # radius -> largest norm of the second derivative
     bend: Callable[[float], float]  # radius -> largest |third derivative along u, u| over unit vectors u
     farthest: float  # largest distance of a gradient from that at zero; infinite if there is none
+
+
+# Functions of the radius are parts of a path, and a path can be pickled: so they are named, not written in place.
+def _softmax_peak(largest: float, apart: float, temperature: float, radius: float) -> float:
+    return min(1.0, largest * math.exp(min(apart * radius / temperature, 700.0)))
+
+
+def _softmax_curvature(largest: float, apart: float, temperature: float, radius: float) -> float:
+    return min(0.5, _softmax_peak(largest, apart, temperature, radius)) / temperature**2
+
+
+def _softmax_bend(largest: float, apart: float, temperature: float, radius: float) -> float:
+    most = _softmax_peak(largest, apart, temperature, radius)
+    return min(math.sqrt(2) * most, math.sqrt(most)) / temperature**3
+
+
+def _constant(value: float, radius: float) -> float:
+    return value
+
+
+def _logistic_bend(radius: float) -> float:
+    return min(1 / (6 * math.sqrt(3)), radius / 8)
 
 
 def cross_entropy(num_classes: int, logit_adjustment: Tensor | None = None, temperature: float = 1.0) -> LossAtZero:
@@ -61,13 +84,6 @@ def cross_entropy(num_classes: int, logit_adjustment: Tensor | None = None, temp
     apart = (1 - 2 * prior + prior.pow(2).sum()).clamp(min=0).sqrt().max().item()
     largest = prior.max().item()
 
-    def peak(radius: float) -> float:
-        return min(1.0, largest * math.exp(min(apart * radius / temperature, 700.0)))
-
-    def bend(radius: float) -> float:
-        most = peak(radius)
-        return min(math.sqrt(2) * most, math.sqrt(most)) / temperature**3
-
     return LossAtZero(
         scale=1 / temperature,
         prior=prior,
@@ -77,8 +93,8 @@ def cross_entropy(num_classes: int, logit_adjustment: Tensor | None = None, temp
         diagonal=prior / temperature**2,
         vector=prior / temperature,
         common=True,
-        curvature=lambda radius: min(0.5, peak(radius)) / temperature**2,
-        bend=bend,
+        curvature=partial(_softmax_curvature, largest, apart, temperature),
+        bend=partial(_softmax_bend, largest, apart, temperature),
         farthest=math.sqrt(2) / temperature,
     )
 
@@ -99,8 +115,8 @@ def binary_cross_entropy(num_classes: int) -> LossAtZero:
         diagonal=quarter,
         vector=torch.zeros_like(quarter),
         common=True,
-        curvature=lambda radius: 0.25,
-        bend=lambda radius: min(1 / (6 * math.sqrt(3)), radius / 8),
+        curvature=partial(_constant, 0.25),
+        bend=_logistic_bend,
         farthest=math.sqrt(num_classes) / 2,
     )
 
@@ -117,8 +133,8 @@ def squared_error(num_classes: int) -> LossAtZero:
         diagonal=one,
         vector=torch.zeros_like(one),
         common=True,
-        curvature=lambda radius: 1.0,
-        bend=lambda radius: 0.0,
+        curvature=partial(_constant, 1.0),
+        bend=partial(_constant, 0.0),
         farthest=math.inf,
     )
 
@@ -149,6 +165,14 @@ def _focal_curvature(a: float, b: float, high: float, g: float) -> float:
     return max(abs(upper), abs(lower)) * own + min(0.5, high) * slope
 
 
+def _focal_norm(start: float, focus: float, radius: float) -> float:
+    """Each factor is monotone in p, so its range on a short interval of p lies between its ends."""
+    reach = math.sqrt(2) * radius
+    low, high = start * math.exp(-min(reach, 700.0)), min(1.0, start * math.exp(min(reach, 700.0)))
+    edges = [low * (high / low) ** (k / PIECES) for k in range(PIECES)] + [high]
+    return max(_focal_curvature(a, b, high, focus) for a, b in pairwise(edges))
+
+
 def focal(num_classes: int, focus: float = 2.0) -> LossAtZero:
     r""":math:`-(1 - p_y)^g\log p_y` with g = `focus`, 0 or at least 1 (below 1 the second derivative is unbounded).
 
@@ -169,13 +193,6 @@ def focal(num_classes: int, focus: float = 2.0) -> LossAtZero:
     uniform = torch.full((num_classes,), start, dtype=torch.float64)
     zero = torch.zeros_like(uniform)
 
-    def curvature(radius: float) -> float:
-        """Each factor is monotone in p, so its range on a short interval of p lies between its ends."""
-        reach = math.sqrt(2) * radius
-        low, high = start * math.exp(-min(reach, 700.0)), min(1.0, start * math.exp(min(reach, 700.0)))
-        edges = [low * (high / low) ** (k / PIECES) for k in range(PIECES)] + [high]
-        return max(_focal_curvature(a, b, high, focus) for a, b in pairwise(edges))
-
     return LossAtZero(
         scale=(1 - start) ** focus - (focus * start * (1 - start) ** (focus - 1) * math.log(start) if focus else 0.0),
         prior=uniform,
@@ -185,7 +202,7 @@ def focal(num_classes: int, focus: float = 2.0) -> LossAtZero:
         diagonal=zero,
         vector=zero,
         common=False,
-        curvature=curvature,
-        bend=lambda radius: math.inf,
+        curvature=partial(_focal_norm, start, focus),
+        bend=partial(_constant, math.inf),
         farthest=math.inf,
     )

@@ -280,7 +280,10 @@ class AnchoredMover:
             return math.inf
         if start == 0:
             return min(FIRST * self._unit, self.linear.rests)
-        return min(start + min(start / 16, self._longest), self.linear.rests)
+        length = min(start / 16, self._longest)
+        if start > PATIENCE * self._longest:  # at rest; blocks of one length would never reach the end of time
+            length = max(length, start / 64)
+        return min(start + length, self.linear.rests)
 
     @property
     def _unit(self) -> float:

@@ -10,7 +10,8 @@ for how long.
 from __future__ import annotations
 
 import math
-from functools import cache
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -249,82 +250,101 @@ class Linearized:
         return targets.expand((targets.factor @ each)[:, None])[:, 0].cpu()
 
     def _free(self, path: LinearPath, mover: Mover) -> EarlyPath:
-        weights, shape = self._weights, self.shape
         biases = path.biases is not None
-        drive = self.scale * self.problem.bias_drive.norm().item() if biases else 0.0
-
-        @cache
-        def residuals() -> Residuals:
-            outside = path.outside
-            width = path.reduced(0).rows.shape[-1]
-            if outside is None:
-                return unseen_residuals(path.start.scatter.item(), width, weights.largest)
-            return summarize_residuals(*outside, self._alpha)
-
-        def measured(moments: Tensor) -> Norms:
-            with torch.no_grad():
-                state = path.reduced(moments)
-                return measure(
-                    state.rows,
-                    state.weight,
-                    state.bias,
-                    state.keep,
-                    residuals(),
-                    weights,
-                    shape.diagonal,
-                    shape.vector,
-                    shape.centered,
-                )
-
-        def log_norm(moments: Tensor) -> Tensor:
-            with torch.no_grad():
-                return path.log_norm(moments).double().cpu()
-
-        forcing = Forcing(shape, weights, mover.scales, biases)
+        measured = _FreeNorms(path, self._weights, self.shape, self._alpha)
         # per node the largest array of `measure` is (rows, classes) or (rows, columns)
-        wide = self.num_classes * max(path.reduced(0).weight.shape[-1], self.num_classes)
-        batch = max(4, min(BATCH, NUMBERS_AT_ONCE // wide))
-        certificate = Certificate(mover, forcing, measured, log_norm, drive, batch)
+        wide = self.num_classes * max(path.start.weight.shape[-1], self.num_classes)
+        certificate = Certificate(
+            mover,
+            Forcing(self.shape, measured.weights, mover.scales, biases),
+            measured,
+            measured.log_norm,
+            self.scale * self.problem.bias_drive.norm().item() if biases else 0.0,
+            max(4, min(BATCH, NUMBERS_AT_ONCE // wide)),
+        )
         return self._early(path, certificate, mover.discrete)
 
     def _anchored_certificate(self, path: AnchoredPath, mover: AnchoredMover) -> Certificate:
-        weights, shape = self._weights, self.shape
         biases = path.biases is not None
-        stacked = path.unit * torch.cat([path.rows, path.pull, path.weight]).detach().to("cpu", torch.float64)
-        basis = torch.linalg.qr(stacked.mT)[0] if stacked.shape[0] < stacked.shape[1] else None
-        small = stacked if basis is None else stacked @ basis
-        rows, pull, weight = small.split([len(path.rows), len(path.pull), len(path.weight)])
-
-        @cache
-        def residuals() -> Residuals:
-            if path.features is None or path.targets is None:
-                return unseen_residuals(path.scatter.item(), small.shape[1], weights.largest)
-            apart = path.unit * (path.features.double() - path.targets.expand(path.rows)).detach().cpu()
-            return summarize_residuals(apart, basis, self._alpha)
-
-        def measured(moments: Tensor) -> Norms:
-            with torch.no_grad():
-                keep, push = path.coefficients(moments)
-                bias = None if path.biases is None else path.biases.at(moments)
-                return measure(
-                    keep[:, None, None] * rows + push[:, None, None] * pull,
-                    weight.expand(len(moments), *weight.shape),
-                    bias,
-                    keep,
-                    residuals(),
-                    weights,
-                    shape.diagonal,
-                    shape.vector,
-                    shape.centered,
-                )
-
-        def log_norm(moments: Tensor) -> Tensor:
-            with torch.no_grad():
-                return path.log_norm(moments).double().cpu()
-
+        measured = _AnchoredNorms(path, self._weights, self.shape, self._alpha)
         drive = self.scale * self.problem.bias_drive.norm().item() if biases else 0.0
-        forcing = Forcing(shape, weights, mover.scales, biases, convex=True)
-        return Certificate(mover, forcing, measured, log_norm, drive)
+        forcing = Forcing(self.shape, measured.weights, mover.scales, biases, convex=True)
+        return Certificate(mover, forcing, measured, measured.log_norm, drive)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _FreeNorms:
+    """The norms that the certificate asks for along a path of features and prototypes."""
+
+    path: LinearPath
+    weights: Weights
+    loss: LossAtZero
+    alpha: Tensor  # (n,), weight of each example
+
+    @cached_property
+    def residuals(self) -> Residuals:
+        with torch.no_grad():
+            outside = self.path.outside
+            if outside is None:
+                width = self.path.reduced(0).rows.shape[-1]
+                return unseen_residuals(self.path.start.scatter.item(), width, self.weights.largest)
+            return summarize_residuals(*outside, self.alpha)
+
+    def __call__(self, moments: Tensor) -> Norms:
+        with torch.no_grad():
+            state = self.path.reduced(moments)
+            loss = self.loss
+            return measure(
+                *(state.rows, state.weight, state.bias, state.keep, self.residuals, self.weights),
+                *(loss.diagonal, loss.vector, loss.centered),
+            )
+
+    def log_norm(self, moments: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.path.log_norm(moments).double().cpu()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _AnchoredNorms:
+    """The same along a path of features towards fixed prototypes."""
+
+    path: AnchoredPath
+    weights: Weights
+    loss: LossAtZero
+    alpha: Tensor  # (n,)
+
+    @cached_property
+    def small(self) -> tuple[Tensor, Tensor | None]:
+        """Rows, pull and prototypes in the directions they span, and those directions if they are fewer than p."""
+        path = self.path
+        stacked = torch.cat([path.rows, path.pull, path.weight]).detach().to("cpu", torch.float64)
+        basis = torch.linalg.qr(stacked.mT)[0] if stacked.shape[0] < stacked.shape[1] else None
+        return (stacked if basis is None else stacked @ basis), basis
+
+    @cached_property
+    def residuals(self) -> Residuals:
+        path, (small, basis) = self.path, self.small
+        if path.features is None or path.targets is None:
+            return unseen_residuals(path.scatter.item(), small.shape[1], self.weights.largest)
+        with torch.no_grad():
+            apart = (path.features - path.targets.expand(path.rows)).to("cpu", torch.float64)
+        return summarize_residuals(apart, basis, self.alpha)
+
+    def __call__(self, moments: Tensor) -> Norms:
+        path, loss = self.path, self.loss
+        rows, pull, weight = self.small[0].split([len(path.rows), len(path.pull), len(path.weight)])
+        with torch.no_grad():
+            keep, push = path.coefficients(moments)
+            bias = None if path.biases is None else path.biases.at(moments)
+            return measure(
+                keep[:, None, None] * rows + push[:, None, None] * pull,
+                weight.expand(len(moments), *weight.shape),
+                *(bias, keep, self.residuals, self.weights, loss.diagonal, loss.vector, loss.centered),
+            )
+
+    def log_norm(self, moments: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.path.log_norm(moments).double().cpu()
 
 
 class EarlyCrossEntropy(Linearized):
