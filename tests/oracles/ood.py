@@ -1,4 +1,12 @@
-"""The scores written down once more from their papers, in numpy, one example and one class at a time."""
+"""The scores written down once more from their papers, in numpy, one example and one class at a time.
+
+Read beside OpenOOD's postprocessors (vim, nci, fdbd, knn, mds and its tools, ebo, t2fnorm and its network), formula
+by formula. The same: vim (origin -W^+ b, eigenvectors of the second moments about it beyond the leading D, the
+scale), nci, energy, the scores of t2fnorm (logits of the features as they come, times a constant). Different, and
+said in `unhinge.ood.formulas`: fdbd sums over the classes where its paper takes the mean, and may divide by the norm
+of the feature; knn is minus the squared distance of unit vectors to which 1e-10 is added; mds has a factor of one
+half. No file of OpenOOD has neco: its authors' own code is the reference there.
+"""
 
 from __future__ import annotations
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
 from unhinge.prediction import Measured, predict
-from unhinge.theory import LayerPeeled
+from unhinge.theory import EarlyCrossEntropy, EarlyPath, LayerPeeled
 from unhinge.theory.anchored import AnchoredPath
 from unhinge.theory.linear.path import LinearPath
 
@@ -21,6 +23,7 @@ class Setting:
     feature_decay: float
     weight_decay: float
     distance: float
+    first_phase: bool = False  # whether cross-entropy's first phase is predicted too
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,7 @@ class Forecast:
     path: LinearPath | AnchoredPath
     num_samples: int
     num_classes: int
+    early: EarlyPath | None = None  # cross-entropy's first phase from here on
 
     def norms(self, steps: float) -> dict[str, float]:
         """Root mean squares of the norms of features and prototypes after so many steps."""
@@ -41,7 +45,10 @@ class Forecast:
 
     def at(self, steps: float) -> dict[str, float]:
         """Norms and neural collapse after so many steps."""
-        return self.norms(steps) | {key: float(value) for key, value in self.path.collapse(steps).items()}
+        found = self.norms(steps) | {key: float(value) for key, value in self.path.collapse(steps).items()}
+        if self.early is not None and steps <= self.numbers["young_horizon"]:
+            found["cross_entropy"] = self.early.loss(round(steps)).item()
+        return found
 
 
 def forecast(measured: Measured, setting: Setting, lr: float, fixed: bool) -> Forecast:
@@ -87,4 +94,12 @@ def forecast(measured: Measured, setting: Setting, lr: float, fixed: bool) -> Fo
     }
     numbers |= {f"limit_{key}": value for key, value in prediction.collapse_limit.items()}
     numbers |= {f"limit_accuracy_{weighting.name}": weighting.limit_accuracy for weighting in prediction.weightings[1:]}
-    return Forecast(numbers, prediction.path, size, classes)
+    early = None
+    if setting.first_phase:
+        labels = torch.arange(classes).repeat_interleave(counts.round().long().cpu())
+        problem = EarlyCrossEntropy(
+            labels, classes, feature_decay=setting.feature_decay, weight_decay=setting.weight_decay
+        )
+        early = problem.descent(measured.classes, measured.start_weight, measured.bias, lr=lr)
+        numbers["young_horizon"] = early.horizon(0.1).item()
+    return Forecast(numbers, prediction.path, size, classes, early)

@@ -48,6 +48,9 @@ class Monitor:
         feature_decay, weight_decay: :math:`\lambda_1, \lambda_2` of the theory.
         distance: How near to its limit counts as collapsed.
         theory: Whether to predict at all.
+        first_phase: Whether to predict cross-entropy's first phase as well: ``theory/young_horizon`` is the number of
+            steps for which free features and a free head would stay within a tenth of the linear path (0 once logits
+            are large), and the loss up to there stands among the predictions as ``cross_entropy``.
         nc4: Whether to measure NC4, at the cost of the head's forward pass once more.
         ignore_index: The label of examples to leave out, as in ``nn.CrossEntropyLoss``.
         group: The processes whose batches belong together; by default all, where there are several.
@@ -76,6 +79,7 @@ class Monitor:
         weight_decay: float = 0.0,
         distance: float = 0.1,
         theory: bool = True,
+        first_phase: bool = False,
         nc4: bool = True,
         ignore_index: int = -100,
         group: dist.ProcessGroup | None = None,
@@ -87,7 +91,7 @@ class Monitor:
         self.head = find_head(model, head)
         self.when = when
         self.lr = lr
-        self.setting = Setting(gamma, feature_decay, weight_decay, distance)
+        self.setting = Setting(gamma, feature_decay, weight_decay, distance, first_phase)
         self.theory, self.nc4 = theory, nc4
         self.ignore_index = ignore_index
         self.group = group
