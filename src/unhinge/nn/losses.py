@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import torch
@@ -126,10 +127,11 @@ class UnhingedLoss(nn.Module):
         if not value > -RUNAWAY:  # NaN too
             self._told = True
             # Without the number itself: Python shows one text once, however many losses are made.
+            state = "is nan" if math.isnan(value) else f"is below {-RUNAWAY:g}"
             warnings.warn(
-                f"the unhinged loss is below {-RUNAWAY:g}: it has no lower bound, and the norms of the features run "
-                "away. Add FeatureNormPenalty.for_radius(...), normalize the features (ETFHead(..., normalize=True)), "
-                "or use decay.",
+                f"the unhinged loss {state}: it has no lower bound, and the norms of the features run away. Add "
+                "FeatureNormPenalty.for_radius(...), normalize the features (ETFHead(..., normalize=True)), or use "
+                "decay.",
                 stacklevel=3,
             )
 
