@@ -94,12 +94,12 @@ def forecast(measured: Measured, setting: Setting, lr: float, fixed: bool) -> Fo
     }
     numbers |= {f"limit_{key}": value for key, value in prediction.collapse_limit.items()}
     numbers |= {f"limit_accuracy_{weighting.name}": weighting.limit_accuracy for weighting in prediction.weightings[1:]}
-    early = None
+    early: EarlyPath | None = None
     if setting.first_phase:
         labels = torch.arange(classes).repeat_interleave(counts.round().long().cpu())
-        problem = EarlyCrossEntropy(
+        loss = EarlyCrossEntropy(
             labels, classes, feature_decay=setting.feature_decay, weight_decay=setting.weight_decay
         )
-        early = problem.descent(measured.classes, measured.start_weight, measured.bias, lr=lr)
+        early = loss.descent(measured.classes, measured.start_weight, measured.bias, lr=lr)
         numbers["young_horizon"] = early.horizon(0.1).item()
     return Forecast(numbers, prediction.path, size, classes, early)
