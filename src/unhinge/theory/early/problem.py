@@ -317,7 +317,7 @@ class _AnchoredNorms:
     def small(self) -> tuple[Tensor, Tensor | None]:
         """Rows, pull and prototypes in the directions they span, and those directions if they are fewer than p."""
         path = self.path
-        stacked = torch.cat([path.rows, path.pull, path.weight]).detach().to("cpu", torch.float64)
+        stacked = torch.cat([path.rows, path.pull, path.weight]).detach().to("cpu", torch.float64) * path.unit
         basis = torch.linalg.qr(stacked.mT)[0] if stacked.shape[0] < stacked.shape[1] else None
         return (stacked if basis is None else stacked @ basis), basis
 
@@ -327,7 +327,7 @@ class _AnchoredNorms:
         if path.features is None or path.targets is None:
             return unseen_residuals(path.scatter.item(), small.shape[1], self.weights.largest)
         with torch.no_grad():
-            apart = (path.features - path.targets.expand(path.rows)).to("cpu", torch.float64)
+            apart = (path.features - path.targets.expand(path.rows)).to("cpu", torch.float64) * path.unit
         return summarize_residuals(apart, basis, self.alpha)
 
     def __call__(self, moments: Tensor) -> Norms:
