@@ -157,7 +157,6 @@ class _Training:
         self.objective: Objective = objective_of(recipe, material.train.counts)
         self.network = network_of(recipe, material.train).to(processes.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-        self.dtype = next(self.network.parameters()).dtype
         self.many = self.network.head if isinstance(self.network.head, ManyRows) else None
         if self.many is not None and processes.count > 1:
             raise RecipeError("head many trains in one process here; in several, give ManyClassHead a process_group.")
@@ -170,6 +169,7 @@ class _Training:
             weight_decay=recipe.weight_decay,
         )
         self.model, self.optimizer = processes.prepare(self.network, optimizer)
+        self.dtype = next(self.network.parameters()).dtype  # prepared: the precision asked for
         self.epoch = self.step = 0
         self.ended = False
         self.running = torch.zeros(4, dtype=torch.float64)  # loss x images, right, norms, images
