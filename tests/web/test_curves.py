@@ -176,7 +176,7 @@ def test_weights_undo_the_collapse_of_small_classes():
         (FREE, {"schedule": "cosine", "optimizer": "descent", "momentum": 0.9, "length": 10**6}, "step by step"),
         (NOISE, {"noise": 0.95}, "labels say nothing"),
         (SPHERE, {"classes": 100, "dim": 20}, "Raise p"),
-        (YOUNG, {"classes": 1000, "per_class": 10}, "trains them on the spot"),
+        (YOUNG, {"classes": 300, "per_class": 10}, "trains them on the spot"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_a_sentence(view, changes, words):

@@ -91,7 +91,7 @@ def offered(command: str, parameter: str) -> list[str]:
 
     Example:
         >>> offered("train", "loss")
-        ['ce', 'unhinged', 'adjusted', 'hinge', 'mse', 'taylor_softmax', 'z', 'spherical_softmax']
+        ['ce', 'unhinged', 'adjusted', 'hinge', 'mse', 'ldam', 'taylor_softmax', 'z', 'spherical_softmax']
     """
     names = VALUES[command, parameter]
     return list(names() if callable(names) else names)

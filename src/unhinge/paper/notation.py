@@ -69,7 +69,7 @@ def projections(features: Tensor, weight: Tensor, labels: Tensor) -> Projections
         True
     """
     targets = _balanced(labels, len(weight))
-    rows = targets.reduce(features)  # X
+    rows = targets.reduce(features).to(features)  # X, which is reduced in float64
     parts = []
     for center in (True, False):
         for sign in (1.0, -1.0):

@@ -280,7 +280,7 @@ def answer(state: State) -> Answer:
 def _curves(question: str, real: str) -> str:
     """Python for the exact answer, the same after the horizon, where it is about the linear loss only, and the real."""
     exact = ", ".join(f"'{name}': ({x}, {question.format(x)})" for name, x in ((EXACT, "early"), (AFTER, "late")))
-    return f"curves = {{{exact}, '{REAL}': (marks, {real})}}"
+    return f"curves = {{{exact}}}\ncurves['{REAL}'] = marks, {real}"
 
 
 def _panel(solved: _Solved, script: Script, ylabel: str, looks: dict[str, Look] | None = None, **more: object) -> Panel:
@@ -293,11 +293,10 @@ def _panel(solved: _Solved, script: Script, ylabel: str, looks: dict[str, Look] 
 
 def _error_panel(state: State, solved: _Solved, script: Script) -> Panel:
     drawn = script.then(
-        "exact = lambda s: s.log_scale.exp() * torch.cat([s.features, s.weight])",
-        "pairs = [(exact(path.at(k)), torch.cat(r[:2])) for k, r in zip(marks[1:], runs[1:])]",
-        "true = torch.stack([(a - b).norm() / a.norm() for a, b in pairs])",
-        "bound = path.error_bound(x[1:])",
-        f"curves = {{'proved bound': (x[1:], bound), '{REAL}': (marks[1:], torch.where(true > 0, true, torch.nan))}}",
+        "exact = [s.log_scale.exp() * torch.cat([s.features, s.weight]) for s in map(path.at, marks[1:])]",
+        "true = torch.stack([(a - torch.cat(r[:2])).norm() / a.norm() for a, r in zip(exact, runs[1:])])",
+        "true, bound = torch.where(true > 0, true, torch.nan), path.error_bound(x[1:])",
+        f"curves = {{'proved bound': (x[1:], bound), '{REAL}': (marks[1:], true)}}",
     )
     return _panel(
         solved,

@@ -81,6 +81,7 @@ def prior_loss() -> HeadLoss:
     r"""The unhinged loss with a prior, :math:`-z_y + q^\top z`, for rows that keep :math:`q^\top W` as their sum.
 
     Example:
+        >>> import torch
         >>> prior_loss().rule(torch.tensor([2.0]), torch.tensor([0.5]), torch.tensor([9.0]), 10)
         tensor([-1.5000])
     """
