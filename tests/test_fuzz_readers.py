@@ -115,7 +115,14 @@ def write_pictures(ending: str) -> Callable[[Path], None]:
 # ---- what training leaves behind -----------------------------------------------------------------------------------
 
 TENSORS = {"weight": torch.arange(6.0).reshape(2, 3), "count": torch.tensor(5)}
-ABOUT = {"recipe": asdict(Recipe(width=4)), "epoch": 3}
+
+
+def as_written(recipe: Recipe) -> dict[str, Any]:
+    """As a file of JSON has them: tuples are lists there."""
+    return json.loads(json.dumps(asdict(recipe)))
+
+
+ABOUT = {"recipe": as_written(Recipe(width=4)), "epoch": 3}
 RECORDS = [{"epoch": epoch, "train_loss": 1 / epoch, "stopped": None} for epoch in range(1, 6)]
 
 
@@ -142,7 +149,7 @@ def read_recipe(folder: Path) -> Recipe:
 
 def write_cell(folder: Path) -> None:
     task = Task(Recipe(), None, str(folder), None)
-    write_sealed(task.path, {"recipe": asdict(task.recipe), "accuracy": 0.5, "seconds": 1.0})
+    write_sealed(task.path, {"recipe": as_written(task.recipe), "accuracy": 0.5, "seconds": 1.0})
 
 
 # ---- the explorer --------------------------------------------------------------------------------------------------
@@ -206,7 +213,7 @@ READERS = {
     "a measured cell": Reader(
         write_cell,
         lambda folder: measured(Task(Recipe(), None, str(folder), None)),
-        lambda found: found == {"recipe": asdict(Recipe()), "accuracy": 0.5, "seconds": 1.0},
+        lambda found: found == {"recipe": as_written(Recipe()), "accuracy": 0.5, "seconds": 1.0},
         SealError,
     ),
     "an upload": Reader(
