@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.integrate
 import torch
 from torch import Tensor
+
+from oracles import linear
 
 __all__ = ["Young", "make_young", "relative_error", "run_flow", "run_sgd", "value"]
 
@@ -114,45 +117,7 @@ def value(case: Young, features: Tensor, weight: Tensor, bias: Tensor | None) ->
     return total / ((labels @ weights).sum() if hard else len(labels))
 
 
-def objective(case: Young, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    total = value(case, features, weight, bias)
-    total = total + case.feature_decay / 2 * features.pow(2).sum() + case.weight_decay / 2 * weight.pow(2).sum()
-    return total if bias is None else total + case.weight_decay / 2 * bias.pow(2).sum()
-
-
-def run_sgd(
-    case: Young,
-    rates: tuple[Callable[[int], float], Callable[[int], float]],
-    steps: Sequence[int],
-    momentum: float = 0.0,
-    dampening: float = 0.0,
-    nesterov: bool = False,
-    decoupled: bool = False,
-) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-    """torch.optim.SGD on the real loss; the states after the given steps."""
-    features, weight = torch.nn.Parameter(case.features.clone()), torch.nn.Parameter(case.weight.clone())
-    bias = None if case.bias is None else torch.nn.Parameter(case.bias.clone())
-    decays = case.feature_decay, case.weight_decay
-    head = [weight] if bias is None else [weight, bias]
-    groups = [
-        {"params": part, "weight_decay": 0.0 if decoupled else d}
-        for part, d in zip(([features], head), decays, strict=True)
-    ]
-    optimizer = torch.optim.SGD(groups, lr=1.0, momentum=momentum, dampening=dampening, nesterov=nesterov)
-    found = {}
-    for step in range(max(steps) + 1):
-        if step in steps:
-            found[step] = tuple(None if x is None else x.detach().clone() for x in (features, weight, bias))
-        optimizer.zero_grad()
-        value(case, features, weight, bias).backward()
-        for group, rate, decay in zip(optimizer.param_groups, rates, decays, strict=True):
-            group["lr"] = float(rate(step))
-            if decoupled:
-                with torch.no_grad():
-                    for parameter in group["params"]:
-                        parameter.mul_(1 - group["lr"] * decay)
-        optimizer.step()
-    return [found[step] for step in steps]
+run_sgd = partial(linear.run_sgd, loss=value)  # torch.optim.SGD on the real loss; the states after the given steps
 
 
 def run_flow(
@@ -172,7 +137,7 @@ def run_flow(
     def slope(time: float, flat: np.ndarray) -> np.ndarray:
         state = unpack(flat)
         bias = state[2] if len(state) > 2 else None
-        gradients = torch.autograd.grad(objective(case, state[0], state[1], bias), state)
+        gradients = torch.autograd.grad(linear.objective(case, state[0], state[1], bias, value), state)
         one, two = rates[0](time), rates[1](time)
         factors = [one, 0.0 if frozen else two, two]
         return np.concatenate([-(f * g).reshape(-1).numpy() for f, g in zip(factors, gradients, strict=False)])

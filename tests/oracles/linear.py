@@ -434,9 +434,12 @@ def torch_loss(case: Any, features: Tensor, weight: Tensor, bias: Tensor | None)
     return total / (a * mass).sum()
 
 
-def objective(case: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+Loss = Callable[[Any, Tensor, Tensor, Tensor | None], Tensor]  # of a case, features, prototypes and biases
+
+
+def objective(case: Any, features: Tensor, weight: Tensor, bias: Tensor | None, loss: Loss = torch_loss) -> Tensor:
     """Loss plus the decay terms."""
-    value = torch_loss(case, features, weight, bias)
+    value = loss(case, features, weight, bias)
     value = value + case.feature_decay / 2 * features.pow(2).sum() + case.weight_decay / 2 * weight.pow(2).sum()
     return value if bias is None else value + case.weight_decay / 2 * bias.pow(2).sum()
 
@@ -450,6 +453,7 @@ def run_sgd(
     nesterov: bool = False,
     decoupled: bool = False,
     frozen: bool = False,
+    loss: Loss = torch_loss,
 ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
     """torch.optim.SGD on the loss itself; the states after the given steps. `frozen` holds the prototypes."""
     features = torch.nn.Parameter(case.features.clone())
@@ -467,7 +471,7 @@ def run_sgd(
         if step in steps:
             found[step] = tuple(None if x is None else x.detach().clone() for x in (features, weight, bias))
         optimizer.zero_grad()
-        torch_loss(case, features, weight, bias).backward()
+        loss(case, features, weight, bias).backward()
         for group, rate, decay in zip(
             optimizer.param_groups, rates, (case.feature_decay, case.weight_decay), strict=False
         ):

@@ -148,24 +148,8 @@ def measure(
     """
     parts = [rows, weight, keep] if bias is None else [rows, weight, keep, bias]
     fits = torch.stack([(part.reshape(len(part), -1).abs() < LARGEST_ENTRY).all(1) for part in parts]).all(0)
-    parts = [torch.where(fits.reshape(-1, *[1] * (part.ndim - 1)), part, 0.0) for part in parts]
-    found = _measure(
-        parts[0], parts[1], None if bias is None else parts[3], parts[2], residuals, weights, diagonal, vector, centered
-    )
-    return Norms(**{name: torch.where(fits, norm, math.inf) for name, norm in vars(found).items()})
-
-
-def _measure(
-    rows: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    keep: Tensor,
-    residuals: Residuals,
-    weights: Weights,
-    diagonal: Tensor,
-    vector: Tensor,
-    centered: bool,
-) -> Norms:
+    rows, weight, keep, *rest = (torch.where(fits.reshape(-1, *[1] * (part.ndim - 1)), part, 0.0) for part in parts)
+    bias = rest[0] if rest else None
     shift = torch.zeros(rows.shape[0], weight.shape[1], dtype=torch.float64) if bias is None else bias
     if centered:
         weight = weight - weight.mean(-2, keepdim=True)
@@ -215,7 +199,7 @@ def _measure(
         slope_norm = slope_norm + weights.length * push
         logit_norm = logit_norm + weights.length * shift.norm(dim=-1)
         drift = weights.examples**0.5 * slope_norm
-    return Norms(
+    norms = Norms(
         features=forced,
         weight=shaped,
         bias=drift,
@@ -230,3 +214,4 @@ def _measure(
         resting=keep.abs() * residuals.frobenius,
         shift=shift.norm(dim=-1),
     )
+    return Norms(**{name: torch.where(fits, norm, math.inf) for name, norm in vars(norms).items()})
