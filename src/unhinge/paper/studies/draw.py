@@ -29,7 +29,7 @@ NAMED = {
 def draw_study(result: StudyResult, folder: Path) -> None:
     """figure.png and figure.pdf of a study, from what is measured so far."""
     with styled():
-        figure = DRAWN[result.study.kind](result)
+        figure = DRAWN[result.study.kind](result.begun())
         title = "\n".join(textwrap.wrap(result.study.claim, int(11 * figure.get_figwidth())))
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
         save(figure, folder)
@@ -44,8 +44,7 @@ def _figure(columns: int, rows: int = 1, width: float = 3.3, height: float = 2.7
 
 def _foot(figure: Any, result: StudyResult, more: str = "") -> None:
     done = len(result.measured)
-    wanted = len(result.cells) * len(result.seeds)
-    part = "" if done == wanted else f" {done} of {wanted} runs so far."
+    part = "" if done == result.wanted else f" {done} of {result.wanted} runs so far."
     data = ", ".join(dict.fromkeys(cell.recipe.data for cell in result.cells))
     seeds = f"{len(result.seeds)} seeds; bars and bands: standard deviation over seeds."
     text = f"Scale {result.scale} ({data}), {seeds if len(result.seeds) > 1 else '1 seed.'}{part}{more}"

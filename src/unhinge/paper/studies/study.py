@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from unhinge.paper.studies.cell import Cell, Column
@@ -61,6 +61,18 @@ class StudyResult:
     seeds: Sequence[int]
     measured: Mapping[tuple[str, str, int], Mapping[str, Any]]  # (row, column, seed)
     failures: Sequence[str] = ()
+    whole: int | None = None  # runs of the study, where these cells are only a part of it
+
+    @property
+    def wanted(self) -> int:
+        """How many runs the study asks for."""
+        return len(self.cells) * len(self.seeds) if self.whole is None else self.whole
+
+    def begun(self) -> StudyResult:
+        """The part to be shown: rows and columns in which there is a run."""
+        rows, columns = ({key[axis] for key in self.measured} for axis in (0, 1))
+        cells = [cell for cell in self.cells if cell.row in rows and cell.column in columns]
+        return replace(self, cells=cells, whole=self.wanted)
 
     @property
     def rows(self) -> list[str]:

@@ -49,7 +49,7 @@ def write_study(result: StudyResult, out: Path, draw: bool = True) -> Path:
         "scale": result.scale,
         "seeds": list(result.seeds),
         "runs": len(result.measured),
-        "runs_wanted": len(result.cells) * len(result.seeds),
+        "runs_wanted": result.wanted,
         "hours": round(sum(one["seconds"] for one in result.measured.values()) / 3600, 3),
         "failures": list(result.failures),
         "orderings": [_described(one) for one in judgements],
@@ -176,8 +176,8 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
         "was not reached.",
         "",
     ]
-    rows = [row for row in result.rows if any(key[0] == row for key in result.measured)]
-    columns = [column for column in result.columns if any(key[1] == column for key in result.measured)]
+    begun = result.begun()
+    rows, columns = begun.rows, begun.columns
     for kind, all_of_them, shown in (("rows", result.rows, rows), ("columns", result.columns, columns)):
         left = [name for name in all_of_them if name not in shown]
         if left:
@@ -206,8 +206,8 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
 
 def _seeds(result: StudyResult) -> str:
     seeds = "1 seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
-    done, wanted = len(result.measured), len(result.cells) * len(result.seeds)
-    return seeds if done == wanted else f"{seeds}, of whose {wanted} runs {done} are there"
+    done = len(result.measured)
+    return seeds if done == result.wanted else f"{seeds}, of whose {result.wanted} runs {done} are there"
 
 
 def _places(result: StudyResult) -> set[tuple[str, str]]:
