@@ -7,8 +7,9 @@ its own with one thread. Its rows (one per evaluation) are appended to the CSV f
 are there is not repeated, so the command can be interrupted and called again. `--report figure.png` prints the tables.
 
 **Rates.** Every method has three trials, each a third of the one before, on seed 0: without the last of the training
-typefaces, and judged on it. The typefaces of the test have no part in it. The trials are rows of the file as well, with
-split "validation", and the best one decides the rate of all other runs.
+typefaces, and judged on it. Where the best lies at the edge of what was tried, the next rate beyond it is tried too, at
+most twice on a side. The typefaces of the test have no part in it. The trials are rows of the file as well, with split
+"validation", and the best one decides the rate of all other runs.
 
 Time is processor time of the training steps alone, without evaluation, so that a busy machine does not count; head time
 is that of classifier, loss and their update.
@@ -207,6 +208,20 @@ def same_function(method: str) -> str:
 def rates(method: str) -> tuple[float, ...]:
     """What is tried."""
     return BODY if method.endswith("fixed") else SGD.get(bare(method), ADAMW)
+
+
+def beyond(first: tuple[float, ...], best: float) -> list[float]:
+    """The next rate to try, if the best one lies at an edge: at most nine times outside the first three."""
+    steps = {first[0]: -1, beside(first[0], -1): -2, first[-1]: 1, beside(first[-1], 1): 2}
+    if best not in steps:
+        return []
+    return [beside(first[0] if steps[best] < 0 else first[-1], steps[best])]
+
+
+def beside(rate: float, steps: int) -> float:
+    """A rate so many places further in 0.1, 0.3, 1, 3, 10, 30 and so on."""
+    place = round(2 * math.log10(rate)) + steps
+    return float(f"{(1, 3)[place % 2]}e{place // 2}")
 
 
 def make(method: str, classes: int, dim: int, seed: int, rate: float) -> Classifier:
@@ -505,8 +520,11 @@ def main() -> None:
 
     if options.rates_of is None:
         for method in {same_function(method): None for method in options.methods}:
-            for rate in rates(method):
-                run(method, 0, rate, "validation", options.trial_epochs)
+            tried = list(rates(method))
+            while tried:
+                for rate in tried:
+                    run(method, 0, rate, "validation", options.trial_epochs)
+                tried = beyond(rates(method), chosen_rate(read(options.out), task.name, method))
     for seed in range(options.seeds):
         for method in options.methods:
             rate = chosen_rate(read(options.out), options.rates_of or task.name, same_function(method))
