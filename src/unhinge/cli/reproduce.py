@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from unhinge.paper.figures.registry import Experiment
     from unhinge.paper.figures.run import Result
     from unhinge.paper.figures.scale import Scale
+    from unhinge.paper.studies.cell import Cell
     from unhinge.paper.studies.study import Study, StudyResult
 
 __all__ = ["add_to"]
@@ -141,6 +143,13 @@ def reproduce(
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once.", show_default="one per core")] = None,
     engine: Annotated[str, typer.Option(help="Who trains: local (processes here) or ray (a cluster).")] = "local",
     data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in, for small and paper.")] = None,
+    row: Annotated[
+        list[str] | None,
+        typer.Option(help="Train only this row of the tables, by its label; may be given several times."),
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Train only this column; may be given several times.")
+    ] = None,
     collect: Annotated[
         bool, typer.Option("--collect", help="Compute nothing: tables, figures and the report of what is there.")
     ] = False,
@@ -159,10 +168,12 @@ def reproduce(
     from unhinge.paper.catalogue import choose
     from unhinge.paper.figures.scale import as_scale
     from unhinge.paper.report import write_report
+    from unhinge.paper.studies.run import choose_cells
 
     try:
         size = as_scale(scale)
         figures, studies = choose(id or [])
+        chosen = choose_cells(studies, scale, row or [], column or [])
     except (KeyError, ValueError) as error:
         refuse(str(error.args[0]))
     if engine not in ("local", "ray"):
@@ -170,7 +181,7 @@ def reproduce(
     folder = writable(out if out is not None else Path("results") / scale)
     try:
         made = _figures(figures, size, folder, seed, seeds or 1, jobs, collect)
-        found = _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect) if studies else []
+        found = _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect, chosen) if studies else []
     except KeyboardInterrupt:
         typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
         raise typer.Exit(130) from None
@@ -224,6 +235,7 @@ def _run_studies(
     engine: str,
     data_root: Path | None,
     collect: bool,
+    chosen: Callable[[Cell], bool],
 ) -> list[StudyResult]:
     import os
 
@@ -245,6 +257,7 @@ def _run_studies(
             engine=cast(Engine, engine),
             data_root=data_root,
             train=not collect,
+            chosen=chosen,
             tell=advance,
         )
 

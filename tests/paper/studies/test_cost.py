@@ -38,7 +38,7 @@ def test_hours_count_every_image_of_every_epoch():
     images, tests = 200 * 50_000, 200 * 10_000
     wanted = 12 * (3 * images + tests) * FLOPS["resnet18", None, 32] / ON_A_GPU / 3600
     assert cost_of(study, "paper", seeds=1).hours == pytest.approx(wanted)
-    images, tests = 40 * 5_000, 10 * 10_000
+    images, tests = 50 * 5_000, 10 * 10_000
     wanted = 36 * (3 * images + tests) * FLOPS["resnet18", 16, 16] / ON_A_CORE["resnet18"] / 3600
     assert cost_of(study, "small").hours == pytest.approx(wanted)
 

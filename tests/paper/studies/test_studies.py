@@ -22,7 +22,7 @@ from unhinge.paper.studies import write as study_write_module
 from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.follow import Task
 from unhinge.paper.studies.printed import LONG_TAILED, OOD
-from unhinge.paper.studies.run import reproduce_studies
+from unhinge.paper.studies.run import choose_cells, reproduce_studies
 from unhinge.paper.studies.study import Ordering, Study, mean_and_spread
 from unhinge.results.lock import LockError, only_writer
 from unhinge.results.sealed import SealError
@@ -274,6 +274,20 @@ def test_a_second_sweep_in_one_folder_is_refused(tmp_path: Path):
     (tmp_path / "runs").mkdir()
     with only_writer(tmp_path / "runs"), pytest.raises(LockError, match="is being written to by"):
         reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+
+
+def test_only_the_rows_that_were_asked_for_are_trained(tmp_path: Path):
+    """And the table still shows what is there of the others."""
+    only = {label: choose_cells([STUDY], "quick", [label], []) for label in (CE.label, UL)}
+    (first,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=1, chosen=only[UL])
+    assert {row for row, _, _ in first.measured} == {UL}
+    (second,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=1, chosen=only[CE.label])
+    assert {row for row, _, _ in second.measured} == {CE.label, UL}
+
+
+def test_a_row_that_is_not_there_lists_those_that_are():
+    with pytest.raises(ValueError, match=r"no row 'SGD' in these tables\. There are: CE; PAL, radius 5"):
+        choose_cells([STUDY], "quick", ["SGD"], [])
 
 
 def test_collecting_trains_nothing(tmp_path: Path):

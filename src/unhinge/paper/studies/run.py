@@ -19,7 +19,7 @@ from unhinge.paper.studies.write import write_runs, write_study
 from unhinge.results.folders import writable
 from unhinge.results.lock import only_writer
 
-__all__ = ["Told", "check_data", "planned", "reproduce_studies"]
+__all__ = ["Told", "check_data", "choose_cells", "planned", "reproduce_studies"]
 
 Told = Callable[[int, int, str], None]  # runs done, runs in all, what was done last
 
@@ -34,6 +34,7 @@ def reproduce_studies(
     engine: Engine = "local",
     data_root: str | Path | None = None,
     train: bool = True,
+    chosen: Callable[[Cell], bool] | None = None,
     tell: Told | None = None,
 ) -> list[StudyResult]:
     """Run what is missing, and write each study's table and figure into its own folder of `out`.
@@ -51,11 +52,12 @@ def reproduce_studies(
         engine: Who does them; see :func:`sweep`.
         data_root: Where the data sets lie.
         train: False only collects what is there.
+        chosen: Which cells are trained, see :func:`choose_cells`; None: all. The tables show every run there is.
         tell: Called after each run.
     """
     folder = writable(Path(out))
     with only_writer(writable(folder / "runs")):
-        return _reproduce(studies, scale, folder, seeds, jobs, engine, data_root, train, tell)
+        return _reproduce(studies, scale, folder, seeds, jobs, engine, data_root, train, chosen, tell)
 
 
 def _reproduce(
@@ -67,13 +69,15 @@ def _reproduce(
     engine: Engine,
     data_root: str | Path | None,
     train: bool,
+    chosen: Callable[[Cell], bool] | None,
     tell: Told | None,
 ) -> list[StudyResult]:
     runs = folder / "runs"
     plans = _shared([planned(study, scale, seeds, runs, data_root) for study in studies])
     tasks = {place.task.name: place.task for plan in plans for place in plan}  # each run once, whoever shares it
     answers = {name: kept for name, task in tasks.items() if (kept := measured(task)) is not None}
-    missing = [task for name, task in tasks.items() if name not in answers] if train else []
+    asked = {place.task.name for plan in plans for place in plan if chosen is None or chosen(place.cell)}
+    missing = [task for name, task in tasks.items() if name in asked and name not in answers] if train else []
     done = len(answers)
     failures: dict[str, str] = {}
     # every run of the folder, of these studies or of others
@@ -113,6 +117,21 @@ def _reproduce(
         write_study(result, folder)
     write_verdicts(list(STUDIES.values()), folder)
     return results
+
+
+def choose_cells(
+    studies: Sequence[Study], scale: str, rows: Sequence[str], columns: Sequence[str]
+) -> Callable[[Cell], bool]:
+    """Whether a cell stands in one of these rows and in one of these columns, by their labels; none given means all."""
+    cells = [cell for study in studies for cell in study.cells(scale)]
+    for what, labels, known in (
+        ("row", rows, dict.fromkeys(cell.row for cell in cells)),
+        ("column", columns, dict.fromkeys(cell.column for cell in cells)),
+    ):
+        for label in labels:
+            if label not in known:
+                raise ValueError(f"there is no {what} {label!r} in these tables. There are: {'; '.join(known)}.")
+    return lambda cell: (not rows or cell.row in rows) and (not columns or cell.column in columns)
 
 
 def check_data(tasks: Sequence[Task]) -> None:
