@@ -67,7 +67,7 @@ def test_advice_and_findings_name_the_decision_and_the_time():
     said = predict(measured).findings
     limits = [sentence for sentence in said if "%" in sentence and "right" in sentence]
     assert limits
-    assert all("step" in sentence or "at once" in sentence or "never" in sentence for sentence in limits)
+    assert all("step" in sentence or "from the start" in sentence or "never" in sentence for sentence in limits)
     assert any("UF.balanced_decision" in sentence for sentence in said)
     even = measure_arrays(torch.randn(12, 6).double(), torch.arange(12) % 3)
     assert recommend(even).decision_strength == 0.0

@@ -352,8 +352,8 @@ def test_the_folder_gets_a_page_that_needs_nothing_else(tmp_path: Path):
     ("counts", "options", "said"),
     [
         ([5, 5], {"feature_decay": 0.3, "weight_decay": 0.01}, "there is no best one"),
-        ([5, 4, 3, 2], {"gamma": 2.0}, "no class weights help"),
-        ([5, 5, 2, 2], {}, "vanish beside the others"),
+        ([5, 4, 3, 2], {"gamma": 2.0}, "No class weights help"),
+        ([5, 5, 2, 2], {}, "become negligibly small"),
         ([1, 1, 1], {}, "1 example each"),
     ],
 )

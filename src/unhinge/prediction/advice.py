@@ -96,16 +96,16 @@ def recommend(
     epochs = math.ceil(steps * batch / size)
     cure = cure_for(counts, gamma, rate)
     reasons = {
-        "gamma": f"1/(C-1) = 1/{classes - 1}: with equal decays no other converges faster, and symmetric label noise "
-        "then only slows the path down",
-        "decay": f"both decays at the critical value {number(critical)}: equal decays leave the direction and its rate "
-        "untouched, more lets everything shrink to zero, less lets norms grow without bound",
+        "gamma": f"1/(C-1) = 1/{classes - 1}: with equal decays no other gamma converges faster, and symmetric label "
+        "noise then only slows training down",
+        "decay": f"both decays at the critical value {number(critical)}: equal decays do not change the direction and "
+        "its rate; with more decay everything shrinks to zero, with less the norms grow without bound",
         "lr": _why_this_rate(rate, critical, size, chosen=lr is None),
         "class_weight": _why_these_weights(cure),
         "decision": _why_this_decision(cure),
         "epochs": f"{steps:,} steps of gradient descent from this start reach the distance {distance:g}"
-        + ("" if batch == size else f" (the mean path of batches of {batch:,}), {size:,} examples each epoch")
-        + f": {epochs:,} epoch{'s' if epochs != 1 else ''}",
+        + f", which is {epochs:,} epoch{'s' if epochs != 1 else ''} of {size:,} examples"
+        + ("" if batch == size else f" in batches of {batch:,} (the mean over the choice of batches)"),
     }
     return Recommendation(
         gamma=gamma,
@@ -126,29 +126,29 @@ def _why_this_rate(rate: float, critical: float, size: int, chosen: bool) -> str
     if chosen:
         return (
             f"1/(2 critical decay), the largest rate at which no mode changes its sign from step to step; the distance "
-            f"then halves every step. It is that of free features, whose gradients carry 1/n = 1/{size:,}; pass lr= to "
-            "keep the rate of a network"
+            f"then halves at every step. This rate is for free features, whose gradients have the factor 1/n = "
+            f"1/{size:,}; pass lr= to keep the rate of a network"
         )
     if rate > largest:
-        return f"the rate given; beyond 1/(2 critical decay) = {number(largest)} some modes change sign at every step"
-    return f"the rate given; up to {number(largest)} would be faster in proportion"
+        return f"the given rate; beyond 1/(2 critical decay) = {number(largest)} some modes change sign at every step"
+    return f"the given rate; training gets faster in proportion to the rate, up to {number(largest)}"
 
 
 def _why_these_weights(cure: Cure) -> str:
     if cure.class_weight is None:
-        return "the classes have equal counts and need none"
+        return "the classes have equal counts and need no weights"
     return (
         f"the largest class has {number(cure.imbalance)} times the examples of the smallest, so the leading singular "
-        f"value {number(cure.leading)} is ahead of the next, {number(cure.following)}; n_c^(-1/2) makes them equal and "
-        "gives class means and prototypes exactly the balanced dynamics; 1/n_c over-corrects"
+        f"value {number(cure.leading)} is larger than the next, {number(cure.following)}; n_c^(-1/2) makes them equal "
+        "and gives class means and prototypes exactly the balanced dynamics; 1/n_c is too strong"
     )
 
 
 def _why_this_decision(cure: Cure) -> str:
     if cure.class_weight is None:
-        return "the largest logit; equal counts ask for nothing else"
+        return "the largest logit; with equal counts nothing has to be adjusted"
     return (
-        f"divide the posterior by the class frequencies to the power {cure.strength_with_weights:g} "
-        "(UF.balanced_decision) where all classes matter alike at test time: the weights took out the other half. "
-        f"Trained without weights, the power is {cure.strength_without_weights:g}"
+        "if all classes are equally important at test time, divide the posterior by the class frequencies to the power "
+        f"{cure.strength_with_weights:g} (UF.balanced_decision); the weights have done the other half. After training "
+        f"without weights, use the power {cure.strength_without_weights:g}"
     )

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["CAVEAT", "findings", "number", "steps"]
 
 CAVEAT = (
-    "Exact for free features: each example's feature moves on its own (the layer-peeled model). A network's features "
-    "are tied by its parameters, so its times differ: take these as the best case, not as a schedule."
+    "These answers are exact for free features: the feature of each example moves on its own (the layer-peeled model). "
+    "The features of a network share its parameters, so they need more time. Take the times as the best case."
 )
 
 
@@ -49,14 +49,14 @@ def findings(prediction: Prediction) -> list[str]:
     if prediction.largest_step > SMALL_STEP:
         said.append(
             f"The steps are large: lr times the fastest exponent is {number(prediction.largest_step, 3)}. All times "
-            f"here are those of gradient flow; gradient descent itself needs {steps(prediction.descent_time)} to the "
-            f"distance {setting.distance:g}."
+            f"here are those of gradient flow; gradient descent itself needs {steps(prediction.descent_time)} to come "
+            f"within {setting.distance:g}."
         )
     if prediction.cure is not None:
         said += _imbalance(prediction)
     else:
         examples = f"{setting.counts[0]:,} example{'s' if setting.counts[0] != 1 else ''}"
-        said.append(f"The {setting.num_classes} classes have {examples} each: nothing to cure.")
+        said.append(f"The {setting.num_classes} classes have {examples} each, so no class weights are needed.")
     said.append(_gamma(prediction))
     return said
 
@@ -71,7 +71,7 @@ def _collapsing(prediction: Prediction) -> str:
     pace = (
         "at once"
         if math.isinf(prediction.rate)
-        else f"at the exponent {number(prediction.rate)} per step (half-life {steps(prediction.half_life)})"
+        else f"and the distance halves every {_every(prediction.half_life)} (exponent {number(prediction.rate)})"
     )
     return f"The direction comes within {setting.distance:g} of its limit after {steps(time)}, {pace}."
 
@@ -81,40 +81,40 @@ def _course(prediction: Prediction) -> str:
     course, limit = prediction.course, prediction.limit_accuracy
     now, peak = course.accuracy[0], course.peak
     first, last = course.window
-    words = f"Judged by the class means, {100 * now:.1f} % of the examples are right now"
+    words = f"Now {100 * now:.1f} % of the examples are classified right, judged by the means of their classes"
     if peak > limit + 1e-12:
         until = f" to step {math.ceil(last):,}" if last > first else ""
         kept = f"{'from' if until else 'at'} about step {math.ceil(first):,}{until}"
         return (
-            f"{words}, at best {100 * peak:.1f} % {kept}, and {100 * limit:.1f} % in the limit. Stop before it falls."
+            f"{words}. The best accuracy is {100 * peak:.1f} %, {kept}. In the limit it is {100 * limit:.1f} %. "
+            "Stop before it falls."
         )
     reached = "from now on" if first == 0 else f"from about step {math.ceil(first):,} on"
-    return f"{words} and at best {100 * peak:.1f} %, {reached}. Longer training does not lower it."
+    return f"{words}. The best accuracy is {100 * peak:.1f} %, {reached}. Longer training does not lower it."
 
 
 def _limit(prediction: Prediction) -> str:
     limit, classes = prediction.limit, prediction.setting.num_classes
     share = f"{100 * limit.accuracy:.1f} % of the examples"
     if limit.undecided == 1:
-        return "In the limit all classes share one direction and nothing tells them apart: gamma is too large."
+        return "In the limit all classes have the same direction and cannot be told apart: gamma is too large."
     distance = prediction.setting.distance
     when = _when(prediction.times[distance], distance, prediction.overflow)
     words = (
-        f"In the limit ({when}) {len(limit.right)} of {classes} classes, "
-        f"{share}, are classified right; the class means span "
+        f"In the limit {len(limit.right)} of {classes} classes ({share}) are classified right. The class means span "
+        f"{limit.rank} dimension{'s' if limit.rank != 1 else ''}. {when[0].upper()}{when[1:]}."
     )
-    words += f"{limit.rank} dimension{'s' if limit.rank != 1 else ''}"
     if limit.undecided:
-        words += f", and {100 * limit.undecided:.1f} % of the examples lie in classes that vanish beside the others"
-    return words + "."
+        words += f" {100 * limit.undecided:.1f} % of the examples are in classes that become negligibly small."
+    return words
 
 
 def _when(time: float, distance: float, overflow: float = math.inf) -> str:
     """When a limit is near: an accuracy in the limit says nothing to someone who stops long before."""
     if math.isinf(time):
-        return f"which is never reached to within {distance:g}"
-    words = f"near, to within {distance:g}, {'at once' if time == 0 else 'after ' + steps(time)}"
-    return words + (", which is after float32 overflows" if time > overflow else "")
+        return f"training never comes within {distance:g} of this limit"
+    words = f"training is within {distance:g} of this limit {'from the start' if time == 0 else 'after ' + steps(time)}"
+    return words + (", but float32 overflows before that" if time > overflow else "")
 
 
 def _norms(prediction: Prediction) -> str:
@@ -124,13 +124,13 @@ def _norms(prediction: Prediction) -> str:
         f"critical decay {number(prediction.critical_decay)}, sqrt(feature_decay * weight_decay) = {number(product)}"
     )
     if prediction.outcome == "diverges":
-        words = f"Norms grow without bound, doubling every {_every(prediction.doubling_time)} ({compare})."
+        words = f"The norms grow without bound and double every {_every(prediction.doubling_time)} ({compare})."
         if math.isinf(prediction.overflow):
             return words
-        return f"{words} In float32 logits can overflow from step {prediction.overflow:,.0f} on: stop before."
+        return f"{words} In float32 the logits can overflow from step {prediction.overflow:,.0f} on, so stop before."
     if prediction.outcome == "vanishes":
-        return f"Norms shrink to zero, at the exponent {number(prediction.growth)} per step ({compare})."
-    return f"Norms settle at a finite value ({compare})."
+        return f"The norms shrink to zero, with the exponent {number(prediction.growth)} per step ({compare})."
+    return f"The norms settle at a finite value ({compare})."
 
 
 def _every(time: float) -> str:
@@ -144,32 +144,35 @@ def _imbalance(prediction: Prediction) -> list[str]:
     classes, distance = prediction.setting.num_classes, prediction.setting.distance
     tail = f"The largest class has {prediction.imbalance:.4g} times the examples of the smallest"
     if not cure.right_classes:
-        return [f"{tail}, and no class weights help at this gamma: no class is right in the limit."]
+        return [f"{tail}. No class weights help at this gamma: no class is right in the limit."]
     return [
-        f"{tail}. Without weights {_ends(none, classes, distance)}: the smaller classes collapse.",
-        f"The cure is class weights n_c^(-1/2): {_ends(cure, classes, distance)}. Inverse frequencies over-correct: "
-        f"{_ends(inverse, classes, distance)}.",
-        "Where all classes matter alike at test time, divide the posterior by the class frequencies as well "
-        "(UF.balanced_decision, or UF.adjust_logits for cross-entropy): with strength 1 after training without "
-        "weights, 1/2 after n_c^(-1/2).",
+        f"{tail}. Without class weights {_ends(none, classes, distance)}.",
+        f"Use class weights n_c^(-1/2), where n_c is the size of class c. With them {_ends(cure, classes, distance)}. "
+        f"Inverse frequencies 1/n_c are too strong: with them {_ends(inverse, classes, distance)}.",
+        "If all classes are equally important at test time, also divide the posterior by the class frequencies "
+        "(UF.balanced_decision, or UF.adjust_logits for cross-entropy). Use strength 1 after training without weights "
+        "and 1/2 after training with n_c^(-1/2).",
     ]
 
 
 def _ends(weighting: Weighting, classes: int, distance: float) -> str:
     right = f"{weighting.right_classes} of {classes} classes right ({100 * weighting.limit_accuracy:.1f} %)"
-    return f"training ends with {right}, {_when(weighting.time_to_distance, distance)}"
+    return f"training ends with {right}; {_when(weighting.time_to_distance, distance)}"
 
 
 def _gamma(prediction: Prediction) -> str:
     setting = prediction.setting
-    where = "" if prediction.cure is None else " (with the weights that restore balance)"
+    the = "The" if prediction.cure is None else "With class weights n_c^(-1/2) the"
     if math.isinf(prediction.best_gamma):
         return "With two classes and unequal decays a larger gamma is always faster; there is no best one."
     edge = 2 / (setting.num_classes - 2) if setting.num_classes > 2 else math.inf
     gamma, rate = number(prediction.best_gamma), number(prediction.best_rate)
-    words = f"The fastest gamma is {gamma}, with the exponent {rate} per step"
+    words = f"{the} fastest gamma is {gamma}, with the exponent {rate} per step."
     if setting.gamma > edge:
-        words += f"; {number(setting.gamma)} is beyond 2/(C-2) = {number(edge)}, where all classes end in one direction"
-    elif math.isclose(setting.gamma, prediction.best_gamma, rel_tol=1e-6):
-        words += ", and it is the one in use"
-    return words + where + "."
+        return (
+            f"{words} The present one, {number(setting.gamma)}, is beyond 2/(C-2) = {number(edge)}, where all "
+            "classes end in one direction."
+        )
+    if math.isclose(setting.gamma, prediction.best_gamma, rel_tol=1e-6):
+        return f"{words} You already use it."
+    return words
