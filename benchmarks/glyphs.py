@@ -8,7 +8,7 @@ are there is not repeated, so the command can be interrupted and called again. `
 
 **Rates.** Every method has three trials, each a third of the one before, on seed 0: without the last of the training
 typefaces, and judged on it. Where the best lies at the edge of what was tried, the next rate beyond it is tried too, at
-most twice on a side. The typefaces of the test have no part in it. The trials are rows of the file as well, with split
+most twice. The typefaces of the test have no part in it. The trials are rows of the file as well, with split
 "validation", and the best one decides the rate of all other runs.
 
 Time is processor time of the training steps alone, without evaluation, so that a busy machine does not count; head time
@@ -210,12 +210,10 @@ def rates(method: str) -> tuple[float, ...]:
     return BODY if method.endswith("fixed") else SGD.get(bare(method), ADAMW)
 
 
-def beyond(first: tuple[float, ...], best: float) -> list[float]:
-    """The next rate to try, if the best one lies at an edge: at most nine times outside the first three."""
-    steps = {first[0]: -1, beside(first[0], -1): -2, first[-1]: 1, beside(first[-1], 1): 2}
-    if best not in steps:
-        return []
-    return [beside(first[0] if steps[best] < 0 else first[-1], steps[best])]
+def beyond(tried: list[float], best: float) -> list[float]:
+    """The next rates to try: one further if the best lies at an edge, at most two beyond the first three."""
+    edges = {min(tried): -1, max(tried): 1}
+    return [beside(best, edges[best])] if best in edges and len(tried) < 5 else []
 
 
 def beside(rate: float, steps: int) -> float:
@@ -520,11 +518,13 @@ def main() -> None:
 
     if options.rates_of is None:
         for method in {same_function(method): None for method in options.methods}:
-            tried = list(rates(method))
-            while tried:
-                for rate in tried:
+            tried: list[float] = []
+            further = list(rates(method))
+            while further:
+                for rate in further:
                     run(method, 0, rate, "validation", options.trial_epochs)
-                tried = beyond(rates(method), chosen_rate(read(options.out), task.name, method))
+                tried += further
+                further = beyond(tried, chosen_rate(read(options.out), task.name, method))
     for seed in range(options.seeds):
         for method in options.methods:
             rate = chosen_rate(read(options.out), options.rates_of or task.name, same_function(method))
