@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("exact_dynamics", "long_tail", "million_classes", "kernel_prediction", "young_cross_entropy")
+NAMES = ("exact_dynamics", "long_tail", "many_classes", "kernel_prediction", "young_cross_entropy")
 
 
 def notebook_of(name: str) -> NotebookNode:
