@@ -33,13 +33,18 @@ import torch
 torch.set_num_threads(1)
 
 from unhinge.data import load
+from unhinge.paper.claims import find
+from unhinge.paper.claims.page import read_claims
+from unhinge.paper.claims.report import as_sealed_json
+from unhinge.paper.figures.run import reproduce, results
 from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.follow import Task, follow, read_run
 from unhinge.paper.studies.run import reproduce_studies
 from unhinge.paper.studies.study import Study
+from unhinge.paper.studies.write import read_study
 from unhinge.results.lock import LockError
-from unhinge.results.sealed import SealError, write_atomically
-from unhinge.training import Material, Recipe, fit, processes
+from unhinge.results.sealed import SealError, read_sealed, write_atomically
+from unhinge.training import Material, Recipe, evaluate, fit, processes
 from unhinge.training.checkpoint import CheckpointError, read_tensors
 from unhinge.training.recipes import Method
 from unhinge.training.records import read_records, seconds_spent
@@ -81,14 +86,18 @@ def killed_trainings(folder: Path, first: int, few: Material) -> Iterator[bool]:
     return killed(train, folder, first, SAME)
 
 
-def killed_sweeps(folder: Path, first: int) -> Iterator[bool]:
-    """Kill a sweep of three runs (training, evaluating, tables), start it again, compare its table and its numbers."""
+def tiny_study() -> Study:
+    """Three networks of a second each."""
     recipe = replace(TINY, epochs=1, largest=20)
     cells = [Cell(Method(), Column(lr=lr), replace(recipe, lr=lr)) for lr in (0.02, 0.05, 0.1)]
-    study = Study("tiny", None, "a sweep can be killed", "table", lambda scale: cells)
+    return Study("tiny", None, "a sweep can be killed", "table", lambda scale: cells)
+
+
+def killed_sweeps(folder: Path, first: int) -> Iterator[bool]:
+    """Kill a sweep of three runs (training, evaluating, tables), start it again, compare its table and its numbers."""
 
     def sweep(place: Path) -> list[int]:
-        return [forked(lambda: reproduce_studies([study], "quick", place, seeds=1))]
+        return [forked(lambda: reproduce_studies([tiny_study()], "quick", place, seeds=1))]
 
     return killed(sweep, folder, first, ("tiny/table.csv", "tiny/table.md"), numbers_of_runs)
 
@@ -213,12 +222,23 @@ def flipped_bits(folder: Path, first: int, few: Material) -> Iterator[bool]:
     fit(TINY, run, material=few)
     task = Task(replace(TINY, epochs=1), None, str(folder), None)
     follow(task)
+    evaluate(run, material=few)
+    study = reproduce_studies([tiny_study()], "quick", folder / "sweep", seeds=1)[0].study.id
+    reproduce(["beyond-large-steps"], "quick", folder, jobs=1)
+    (folder / "claims.json").write_text(as_sealed_json([one.run() for one in find("lemma-1-value")]), encoding="utf-8")
+    figure, table = folder / "beyond-large-steps", folder / "sweep" / study
     readers: dict[Path, Callable[[], object]] = {
         run / "log.jsonl": lambda: read_records(run),
         run / "times.jsonl": lambda: seconds_spent(run),
         run / "last.safetensors": lambda: plain(run / "last.safetensors"),
         run / "best.safetensors": lambda: plain(run / "best.safetensors"),
         task.path: lambda: read_run(task.path),
+        run / "evaluation.json": lambda: read_sealed(run / "evaluation.json"),
+        figure / "recipe.json": lambda: only_figure(folder),
+        figure / "data.csv": lambda: only_figure(folder),
+        table / "recipe.json": lambda: read_study(table),
+        table / "table.csv": lambda: read_study(table),
+        folder / "claims.json": lambda: read_claims(folder),
     }
     whole = {path: (path.read_bytes(), json.dumps(read(), sort_keys=True)) for path, read in readers.items()}
     for number in count(first):
@@ -233,6 +253,14 @@ def flipped_bits(folder: Path, first: int, few: Material) -> Iterator[bool]:
             noticed = True
         path.write_bytes(content)
         yield noticed
+
+
+def only_figure(folder: Path) -> object:
+    """The recipe of the one figure of a folder; a damaged one is no result, which says that it was noticed."""
+    found = results(folder)
+    if not found:
+        raise SealError("it is left out, and made again by the next call")
+    return found[0].recipe
 
 
 def plain(path: Path) -> object:

@@ -68,6 +68,42 @@ def test_what_is_no_sealed_record_is_refused_in_one_line(text):
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_beside_the_record_is_covered_by_it(tmp_path: Path):
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    write_sealed(tmp_path / "recipe.json", {"id": "fig", "γ": 0.5}, beside=["table.csv"], indent=2)
+    assert read_sealed(tmp_path / "recipe.json") == {"id": "fig", "γ": 0.5}
+    (tmp_path / "table.csv").write_text("a,b\n1,3\n")
+    with pytest.raises(SealError, match=r"table\.csv was changed .* delete it to have it made again"):
+        read_sealed(tmp_path / "recipe.json")
+    (tmp_path / "table.csv").unlink()
+    with pytest.raises(SealError, match=r"table\.csv is missing"):
+        read_sealed(tmp_path / "recipe.json")
+
+
+@pytest.mark.parametrize("files", [5, ["a"], {"../outside": "00000000"}, {"/dev/zero": "00000000"}, {"a": 5}])
+def test_a_record_that_names_strange_files_reads_none_of_them(tmp_path: Path, files: object):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (tmp_path / "outside").write_text("")
+    (folder / "recipe.json").write_text(seal({"files": files}))
+    with pytest.raises(SealError, match=r"is missing|names no files"):
+        read_sealed(folder / "recipe.json")
+
+
+def test_a_file_of_an_older_version_is_read_where_that_is_allowed(tmp_path: Path):
+    file = tmp_path / "recipe.json"
+    file.write_text('{"id": "fig"}')
+    assert read_sealed(file, older=True) == {"id": "fig"}
+    with pytest.raises(SealError, match="carries no checksum"):
+        read_sealed(file)
+    file.write_text('{"id": "fig", "files": {}, "crc33": "00000000"}')  # a bit of the checksum's name was flipped
+    with pytest.raises(SealError, match="carries no checksum"):
+        read_sealed(file, older=True)
+    file.write_text('{"id": "fig", "crc32": "00000000"}')
+    with pytest.raises(SealError, match="was changed"):
+        read_sealed(file, older=True)
+
+
 def test_a_record_cannot_bring_its_own_checksum():
     with pytest.raises(ValueError, match="name of the checksum"):
         seal({"crc32": "00000000"})

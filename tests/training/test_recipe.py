@@ -100,6 +100,7 @@ def test_whole_numbers_stand_for_floats_and_give_the_same_key():
         ({"head": {}}, "one of linear, pal"),
         ({"epochs": 0}, "at least 1"),
         ({"batch": -4}, "at least 1"),
+        ({"threads": 1_000_000}, "threads must be a whole number of at least 1 and at most 1024"),
         ({"lr": -0.1}, "at least 0"),
         ({"lr": float("nan")}, "lr must be a number"),
         ({"lr": float("inf")}, "lr must be a number"),

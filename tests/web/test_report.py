@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhinge.paper.claims import find
-from unhinge.paper.claims.report import as_json
+from unhinge.paper.claims.report import as_sealed_json
 from unhinge.paper.report import write_report
 
 NAMES = ("lemma-1-value", "theorem-2-bias", "theorem-1-flow")
@@ -13,7 +13,7 @@ NAMES = ("lemma-1-value", "theorem-2-bias", "theorem-1-flow")
 
 @pytest.fixture
 def report(browser, tmp_path):
-    (tmp_path / "claims.json").write_text(as_json([find(name)[0].run() for name in NAMES]), encoding="utf-8")
+    (tmp_path / "claims.json").write_text(as_sealed_json([find(name)[0].run() for name in NAMES]), encoding="utf-8")
     page = browser.new_page()
     page.goto(write_report(tmp_path).as_uri())
     yield page

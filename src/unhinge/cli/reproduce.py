@@ -169,6 +169,8 @@ def reproduce(
     from unhinge.paper.figures.scale import as_scale
     from unhinge.paper.report import write_report
     from unhinge.paper.studies.run import choose_cells
+    from unhinge.results.lock import LockError
+    from unhinge.results.sealed import SealError
 
     try:
         size = as_scale(scale)
@@ -185,11 +187,13 @@ def reproduce(
     except KeyboardInterrupt:
         typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
         raise typer.Exit(130) from None
+    except (SealError, LockError) as error:
+        refuse(str(error))
     except (ImportError, DataError) as error:
         refuse(str(error).replace("with root=", "with --data-root"))
     try:
         page = write_report(folder)
-    except FileNotFoundError as error:  # --collect, and nothing is there
+    except (FileNotFoundError, SealError) as error:  # --collect, and nothing is there; or what is there was changed
         refuse(str(error))
     if json:
         records = [*(_record(result) for result in made), *(_study_record(result, folder) for result in found)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unhinge.cli.output import refuse, writable
-from unhinge.results.json import as_json
+from unhinge.results.json import as_json, plain
 
 if TYPE_CHECKING:
     from unhinge.training import Recipe, Run
@@ -344,7 +345,8 @@ def _fit(
         except RuntimeError as error:
             if workers.count == 1:
                 raise
-            reason = next(iter(str(error).splitlines()), type(error).__name__)[:100]
+            # Without the place in gloo's source that the words begin with.
+            reason = re.sub(r"^\[[^]]*\.cc:\d+\] *", "", str(error)).partition("\n")[0][:100] or type(error).__name__
             typer.echo(f"unhinge: another process of this run is gone ({reason}). Run it again to continue.", err=True)
             raise typer.Exit(1) from None
         except OSError as error:  # the disk, not the arguments
@@ -459,7 +461,7 @@ def evaluate(
             draw_scores(found.known, found.unknown, f"{folder.name}: scores of known and unknown images"), folder, "ood"
         )
     if json:
-        typer.echo((folder / "evaluation.json").read_text(encoding="utf-8"), nl=False)
+        typer.echo(as_json(plain(found.numbers, names=True)))
         return
     _print_evaluation(found)
 

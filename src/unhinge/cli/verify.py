@@ -84,7 +84,7 @@ def verify(
 
     texts = {"json": report.as_json, "csv": report.as_csv, "md": report.as_markdown, "html": report.as_html}
     if out is not None:
-        for ending, render in texts.items():
+        for ending, render in (texts | {"json": report.as_sealed_json}).items():
             (out / f"claims.{ending}").write_text(render(records), encoding="utf-8")
         write_report(out)
         if claim:  # a plot for each claim asked for, not for the whole table

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.page import STYLE as CLAIMS_STYLE
-from unhinge.paper.claims.page import claims_section
+from unhinge.paper.claims.page import claims_section, read_claims
 from unhinge.paper.figures.registry import find
 from unhinge.paper.figures.run import Result, results
 from unhinge.paper.numbers import printed_number
@@ -43,7 +42,7 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
             f"neither figures nor verdicts in {folder}. Run `unhinge reproduce --out {folder}` first."
         )
     if verdicts.is_file():
-        claims = claims_section(json.loads(verdicts.read_text(encoding="utf-8")))
+        claims = claims_section(read_claims(folder))
     else:
         claims = (
             f"<p>Not tested yet: <code>unhinge verify --out {html.escape(str(folder))}</code> adds the verdicts.</p>"
@@ -127,9 +126,8 @@ unless its recipe says otherwise; seed {recipe["seed"]}. <code>{html.escape(reci
 
 def _measured(folder: Path) -> dict[int, list[str]]:
     """By erratum, the residuals of the claims that test it, as `unhinge verify --out` left them."""
-    file = folder / "claims.json"
     measured: dict[int, list[str]] = {}
-    for record in json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []:
+    for record in read_claims(folder) if (folder / "claims.json").is_file() else []:
         printed, ours = (_residual(record[key]) for key in ("printed_residual", "our_residual"))
         for number in record["errata"]:
             measured.setdefault(number, []).append(f"{record['id']}: printed off by {printed}, ours by {ours}")

@@ -1,8 +1,9 @@
 """Files that are whole or not there, and whose content is noticed when it is no longer what was written.
 
 One mechanism for every file that a later step reads: a JSON object carries a CRC-32 of its own text under the key
-``crc32``. It guards against flipped bits, cut files and hand edits that would otherwise become a number in a table; it
-is no signature, and does not guard against someone who wants to deceive.
+``crc32``, and where tables lie beside it, theirs under ``files``. It guards against flipped bits, cut files and hand
+edits that would otherwise become a number in a table; it is no signature, and does not guard against someone who wants
+to deceive.
 """
 
 from __future__ import annotations
@@ -11,13 +12,24 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SealError", "read_sealed", "remove_leftovers", "seal", "unseal", "write_atomically", "write_sealed"]
+__all__ = [
+    "SealError",
+    "checked",
+    "read_sealed",
+    "remove_leftovers",
+    "seal",
+    "stamped",
+    "unseal",
+    "write_atomically",
+    "write_sealed",
+]
 
 KEY = "crc32"
+FILES = "files"  # checksums of files beside a sealed one, by name
 
 
 class SealError(ValueError):
@@ -73,13 +85,20 @@ def seal(record: Mapping[str, Any]) -> str:
         >>> seal({"epoch": 1, "accuracy": 0.5})
         '{"epoch": 1, "accuracy": 0.5, "crc32": "090f312b"}'
     """
+    return json.dumps(stamped(record), allow_nan=False)
+
+
+def stamped(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with the checksum of all its entries, for :func:`checked`."""
     if KEY in record:
         raise ValueError(f"{KEY!r} is the name of the checksum; a record cannot have an entry of that name.")
-    return json.dumps({**record, KEY: _checksum(record)}, allow_nan=False)
+    return {**record, KEY: _checksum(record)}
 
 
-def unseal(text: str | bytes, name: str) -> dict[str, Any]:
+def unseal(text: str | bytes, name: str, older: bool = False) -> dict[str, Any]:
     """The record that :func:`seal` wrote, or a :class:`SealError` that says what is wrong with `name`.
+
+    With `older`, a record without a checksum is taken as it is.
 
     Example:
         >>> unseal(seal({"epoch": 1}), "the line")
@@ -94,26 +113,61 @@ def unseal(text: str | bytes, name: str) -> dict[str, Any]:
         record = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
         raise SealError(f"{name} is cut off or damaged: it is no JSON.") from None
+    return checked(record, name, older)
+
+
+def checked(record: object, name: str, older: bool = False) -> dict[str, Any]:
+    """A record that :func:`stamped` made, without its checksum; a :class:`SealError` if it does not hold."""
+    # With files beside it, a record is of this version, and only its checksum is gone.
+    if older and isinstance(record, dict) and KEY not in record and FILES not in record:
+        return record
     if not isinstance(record, dict) or not isinstance(record.get(KEY), str):
         raise SealError(f"{name} carries no checksum: unhinge did not write it, or an older version did.")
-    wanted = record.pop(KEY)
-    found = _checksum(record)
-    if wanted != found:
-        raise SealError(f"{name} was changed after it was written (checksum {wanted}, content {found}).")
+    content = {key: value for key, value in record.items() if key != KEY}
+    found = _checksum(content)
+    if record[KEY] != found:
+        raise SealError(f"{name} was changed after it was written (checksum {record[KEY]}, content {found}).")
+    return content
+
+
+def write_sealed(path: Path, record: Mapping[str, Any], beside: Sequence[str] = (), indent: int | None = None) -> None:
+    """A file of one sealed record, which also holds the checksums of the files `beside` it."""
+    if FILES in record:
+        raise ValueError(f"{FILES!r} is the name of the files beside a record; it cannot have an entry of that name.")
+    files = {name: f"{zlib.crc32((path.parent / name).read_bytes()):08x}" for name in beside}
+    text = json.dumps(stamped({**record, FILES: files} if files else record), indent=indent, ensure_ascii=False)
+    write_atomically(path, (text + "\n").encode())
+
+
+def read_sealed(
+    path: Path, older: bool = False, advice: str = "Put the file back, or delete it to have it made again."
+) -> dict[str, Any]:
+    """What :func:`write_sealed` wrote, where the files beside it are what they were too.
+
+    Arguments:
+        path: The file.
+        older: Also take a record without a checksum, as older versions wrote it.
+        advice: What to do, for the error, which names the file as well.
+    """
+    try:
+        record = unseal(path.read_bytes(), str(path), older)
+        files = record.pop(FILES, {})
+        if not isinstance(files, dict):
+            raise SealError(f"{path} names no files where it should.")
+        for name, wanted in files.items():
+            _check_file(path.parent, name, wanted)
+    except SealError as error:
+        raise SealError(f"{error} {advice}") from None
     return record
 
 
-def write_sealed(path: Path, record: Mapping[str, Any]) -> None:
-    """A file of one sealed record."""
-    write_atomically(path, (seal(record) + "\n").encode())
-
-
-def read_sealed(path: Path) -> dict[str, Any]:
-    """What :func:`write_sealed` wrote; the error names the file and what to do."""
-    try:
-        return unseal(path.read_bytes(), str(path))
-    except SealError as error:
-        raise SealError(f"{error} Put the file back, or delete it to have it made again.") from None
+def _check_file(folder: Path, name: str, wanted: str) -> None:
+    path = folder / name
+    if path.parent != folder or not path.is_file():  # a name that leads elsewhere is not one that we wrote
+        raise SealError(f"{path} is missing.")
+    found = f"{zlib.crc32(path.read_bytes()):08x}"
+    if found != wanted:
+        raise SealError(f"{path} was changed after it was written (checksum {wanted}, content {found}).")
 
 
 def _finite(text: str) -> float:

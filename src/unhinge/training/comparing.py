@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from unhinge.ood.comparison import Compared, compare_scores
+from unhinge.results.sealed import read_sealed
+from unhinge.training.checkpoint import read_tensors
 from unhinge.training.evaluation import evaluate
 from unhinge.training.recipe import Recipe
 
@@ -58,12 +59,13 @@ def _record(place: Path, ood: str) -> dict[str, Any] | None:
     path = place / "evaluation.json" if place.is_dir() else place
     if not path.is_file():
         return None
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored = read_sealed(path)
     if "detection" not in stored or stored.get("ood", {}).get("data") != ood:
         return None
     return {"detection": stored["detection"], "recipe": _recipe(place) if place.is_dir() else stored["recipe"]}
 
 
 def _recipe(place: Path) -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads((place / "recipe.json").read_text(encoding="utf-8"))
+    """Of its weights, whose checksum covers it."""
+    settings: dict[str, Any] = read_tensors(place / "last.safetensors").standing["recipe"]
     return settings

@@ -30,8 +30,8 @@ from unhinge.ood.benchmark import (
     leaderboard_records,
     openood_records,
 )
-from unhinge.results.json import as_json, plain
-from unhinge.results.sealed import write_atomically
+from unhinge.results.json import plain
+from unhinge.results.sealed import write_sealed
 from unhinge.results.tables import write_csv
 from unhinge.training.checkpoint import Checkpoint, CheckpointError, read_tensors, write_tensors
 from unhinge.training.decisions import adjusted_accuracies, adjusted_record, radius_of
@@ -180,7 +180,7 @@ def _evaluate(
         write_csv(place / "leaderboard.csv", leaderboard_records(table, found.accuracy, place.resolve().name))
     numbers = {"weights": which, "recipe": recipe.key, "test_images": len(images.test)} | numbers
     _write_logits(place / "test_logits.safetensors", found, recipe.key)
-    write_atomically(place / "evaluation.json", (as_json(plain(numbers, names=True)) + "\n").encode())
+    write_sealed(place / "evaluation.json", plain(numbers, names=True), indent=2)
     return Evaluation(place, numbers, bins, scores, known, strange, table)
 
 

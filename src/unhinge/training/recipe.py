@@ -16,6 +16,7 @@ __all__ = ["Recipe", "RecipeError"]
 Loss = Literal["ce", "unhinged", "adjusted", "hinge", "mse", "ldam", "taylor_softmax", "z", "spherical_softmax"]
 Head = Literal["linear", "pal", "fnpal", "etf-init", "many"]
 
+MOST_THREADS = 1024
 MANY = ("taylor_softmax", "z", "spherical_softmax", "unhinged")  # of the head whose step does not grow with the classes
 
 
@@ -91,8 +92,10 @@ class Recipe:
                 raise RecipeError(f"{field.name} must be {field.type}, got {getattr(self, field.name)!r}.")
         if self.imbalance is not None:
             _check_imbalance(self.imbalance)
-        for name in ("shrink", "epochs", "batch", "threads", "measure_every"):
+        for name in ("shrink", "epochs", "batch", "measure_every"):
             _number(name, getattr(self, name), 1, integer=True)
+        # A thread costs the whole machine: a million of them leave no other program a single one.
+        _number("threads", self.threads, 1, MOST_THREADS, integer=True)
         for name in ("warmup", "seed"):
             _number(name, getattr(self, name), 0, integer=True)
         for name in ("seed_data", "seed_init", "seed_order", "width", "largest"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import html as escape
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 from flask import Response, abort, send_from_directory
 
-from unhinge.results.sealed import SealError, unseal
+from unhinge.results.sealed import SealError, read_sealed, unseal
 from unhinge.web.controls import text
 from unhinge.web.figures import figure
 from unhinge.web.panels import Curve, Panel, Slot
@@ -77,7 +76,7 @@ def _json(path: Path) -> Any:
     try:
         if path.stat().st_size > LARGEST:
             return None
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_sealed(path, older=True)
     except (OSError, ValueError):
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from html import escape
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import pytest
 
 from unhinge.paper.claims import find as find_claim
 from unhinge.paper.claims.errata import ERRATA
-from unhinge.paper.claims.report import as_json
+from unhinge.paper.claims.report import as_sealed_json
 from unhinge.paper.figures import run as run_module
 from unhinge.paper.figures.registry import find, list_experiments
 from unhinge.paper.figures.run import FILES, redraw, reproduce
 from unhinge.paper.report import write_report
+from unhinge.results.sealed import SealError
 
 FEW = ["beyond-large-steps", "beyond-minibatch", "unconstrained-decay"]
 PAPER_LABELS = {
@@ -154,7 +156,7 @@ def test_a_figure_is_drawn_from_its_table_alone(tmp_path: Path):
 
 def test_the_report_is_one_file_that_asks_for_nothing(folder: Path):
     records = [find_claim(name)[0].run() for name in ("lemma-1-value", "theorem-2-bias", "corollary-2-rate")]
-    (folder / "claims.json").write_text(as_json(records), encoding="utf-8")
+    (folder / "claims.json").write_text(as_sealed_json(records), encoding="utf-8")
     page = write_report(folder).read_text(encoding="utf-8")
     for record in records:
         one = record.claim
@@ -188,3 +190,27 @@ def test_a_damaged_recipe_is_no_result(tmp_path, content):
     (tmp_path / "anchored-decay").mkdir()
     (tmp_path / "anchored-decay" / "recipe.json").write_bytes(content)
     assert results(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "data.csv", "summary.csv"])
+def test_a_figure_whose_numbers_were_changed_is_no_result_and_made_again(folder: Path, tmp_path: Path, name: str):
+    from unhinge.paper.figures.run import results
+
+    shutil.copytree(folder / FEW[0], tmp_path / FEW[0])
+    assert [found.id for found in results(tmp_path)] == [FEW[0]]
+    path = tmp_path / FEW[0] / name
+    whole = path.read_text()
+    place = next(k for k in range(len(whole) // 2, len(whole)) if whole[k] in "123456")
+    path.write_text(whole[:place] + str(int(whole[place]) + 1) + whole[place + 1 :])
+    assert results(tmp_path) == []
+    (again,) = reproduce([FEW[0]], "quick", tmp_path, jobs=1)
+    assert not again.reused
+
+
+def test_a_changed_verdict_is_named_instead_of_reported(tmp_path: Path):
+    (tmp_path / "claims.json").write_text(as_sealed_json([find_claim("lemma-1-value")[0].run()]), encoding="utf-8")
+    write_report(tmp_path)
+    text = (tmp_path / "claims.json").read_text(encoding="utf-8")
+    (tmp_path / "claims.json").write_text(text.replace("lemma-1-value", "lemma-1-valuf", 1), encoding="utf-8")
+    with pytest.raises(SealError, match=r"claims\.json was changed .*unhinge verify --out"):
+        write_report(tmp_path)

@@ -270,6 +270,34 @@ def test_a_changed_result_is_an_error_that_names_it_and_never_a_number(tmp_path:
     assert len(again.measured) == 2
 
 
+@pytest.mark.parametrize("name", ["table.csv", "recipe.json"])
+def test_a_changed_table_is_named_instead_of_reported(tmp_path: Path, name: str):
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+    write_report(tmp_path)
+    path = tmp_path / STUDY.id / name
+    path.write_text(path.read_text().replace("quick", "small", 1))
+    with pytest.raises(SealError, match=rf"{name} was changed .* --collect"):
+        write_report(tmp_path)
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=1, train=False)
+    write_report(tmp_path)
+
+
+def test_the_command_names_a_changed_result_or_who_holds_the_folder_without_a_trace(tmp_path: Path, capsys):
+    from unhinge.cli.app import app
+
+    def told() -> str:
+        with pytest.raises(SystemExit) as end:
+            app(["reproduce", "beyond-gamma", "--collect", "--out", str(tmp_path)])
+        assert end.value.code == 2
+        return capsys.readouterr().err
+
+    (tmp_path / "runs").mkdir()
+    with only_writer(tmp_path / "runs"):
+        assert f"is being written to by process {os.getpid()}" in told()
+    (tmp_path / "runs" / "a.json").write_text('{"accuracy": 1, "crc32": "00000000"}')
+    assert "a.json was changed after it was written" in told()
+
+
 def test_a_second_sweep_in_one_folder_is_refused(tmp_path: Path):
     (tmp_path / "runs").mkdir()
     with only_writer(tmp_path / "runs"), pytest.raises(LockError, match="is being written to by"):

@@ -9,6 +9,7 @@ import pytest
 
 from unhinge.paper.studies.registry import STUDIES
 from unhinge.paper.studies.verdicts import write_verdicts
+from unhinge.results.sealed import SealError
 
 STUDY = STUDIES["beyond-long-tailed-rates"]
 JUDGED = {
@@ -41,9 +42,17 @@ def test_only_what_is_decided_is_bold(tmp_path: Path, verdict: str, shown: str):
     assert line == f"- {JUDGED['statement']} (lr 0.01; claimed by the paper): {shown}; +1.00 points, 3 seeds"
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"orderings": [1]}'])
-def test_what_has_not_run_or_cannot_be_read_is_said_to_be_missing(tmp_path: Path, content: str | None):
+@pytest.mark.parametrize("content", [None, "{}", '{"orderings": [1]}'])
+def test_what_has_not_run_is_said_to_be_missing(tmp_path: Path, content: str | None):
     if content is not None:
         (tmp_path / STUDY.id).mkdir()
         (tmp_path / STUDY.id / "recipe.json").write_text(content)
     assert lines_of(tmp_path) == [f"- {one.statement}: not run yet" for one in STUDY.orderings]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"orderings": [], "crc32": "00000000"}'])
+def test_what_is_damaged_is_an_error_that_says_how_it_is_made_again(tmp_path: Path, content: str):
+    (tmp_path / STUDY.id).mkdir()
+    (tmp_path / STUDY.id / "recipe.json").write_text(content)
+    with pytest.raises(SealError, match=rf"unhinge reproduce {STUDY.id} .*--collect"):
+        lines_of(tmp_path)

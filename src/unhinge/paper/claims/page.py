@@ -5,16 +5,19 @@ Filters are radio buttons and rules of style. There is no script: the page works
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.registry import CORRECTED, FAILS, FALSE, HOLDS, Claim, claims
 from unhinge.paper.numbers import printed_statement
+from unhinge.results.sealed import SealError, checked
 
-__all__ = ["STYLE", "claims_section"]
+__all__ = ["STYLE", "claims_section", "read_claims"]
 
 STYLE = """
 .filters { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; margin: .6rem 0; } .filters label { white-space: nowrap; }
@@ -36,6 +39,19 @@ details.claim > summary::-webkit-details-marker { display: none; }
 """
 PARTS = ("Lemma", "Theorem 2", "Corollary 3", "Theorem 4", "Corollary 5", "Theorem 6", "Theorem 7", "Theorem 8")
 REST = "the rest"
+
+
+def read_claims(folder: Path) -> list[dict[str, Any]]:
+    """The verdicts that ``unhinge verify --out`` left there, where they are what was written."""
+    path = folder / "claims.json"
+    try:
+        records = json.loads(path.read_bytes())
+        if not isinstance(records, list):
+            raise SealError(f"{path} holds no list of verdicts.")
+        return [checked(record, str(path)) for record in records]
+    except (ValueError, RecursionError) as error:
+        words = str(error) if isinstance(error, SealError) else f"{path} is cut off or damaged: it is no JSON."
+        raise SealError(f"{words} `unhinge verify --out {folder}` makes it again.") from None
 
 
 def claims_section(records: Sequence[Mapping[str, Any]]) -> str:

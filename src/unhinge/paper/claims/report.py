@@ -17,8 +17,9 @@ from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.registry import CORRECTED, FAILS, FALSE, HOLDS, Record, record_of
 from unhinge.paper.numbers import printed_statement
 from unhinge.results import json, tables
+from unhinge.results.sealed import stamped
 
-__all__ = ["as_csv", "as_html", "as_json", "as_markdown", "as_table", "explain", "summary"]
+__all__ = ["as_csv", "as_html", "as_json", "as_markdown", "as_sealed_json", "as_table", "explain", "summary"]
 
 HEADS = "claim", "verdict", "printed", "ours", "errata", "statement"
 STYLES = {HOLDS: "green", CORRECTED: "yellow", FALSE: "red", FAILS: "bold white on red"}
@@ -76,6 +77,11 @@ def as_table(records: Sequence[Record], width: int = 120) -> Table:
 def as_json(records: Sequence[Record]) -> str:
     """A list of records, one JSON value."""
     return json.as_json([record_of(record) for record in records])
+
+
+def as_sealed_json(records: Sequence[Record]) -> str:
+    """The same, each record with its checksum, for a file that the report is made from."""
+    return json.as_json([stamped(record_of(record)) for record in records])
 
 
 def as_markdown(records: Sequence[Record]) -> str:

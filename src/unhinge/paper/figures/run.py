@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import multiprocessing
 import os
 import shutil
@@ -29,8 +28,9 @@ from unhinge.paper.figures.registry import Experiment, find, list_experiments
 from unhinge.paper.figures.scale import Scale, as_scale
 from unhinge.results.environment import environment
 from unhinge.results.folders import writable
-from unhinge.results.json import plain, write_json
+from unhinge.results.json import plain
 from unhinge.results.look import save
+from unhinge.results.sealed import SealError, read_sealed, write_sealed
 
 __all__ = ["Progress", "Result", "redraw", "reproduce", "results"]
 
@@ -119,18 +119,18 @@ def results(out: str | Path) -> list[Result]:
 
 
 def _recipe(folder: Path) -> dict[str, Any] | None:
-    """The recipe.json in a folder of ours; None where there is none, or one that is damaged."""
+    """The recipe.json in a folder of ours; None where there is none, or where it or a table beside it is damaged."""
     try:
-        recipe = json.loads((folder / "recipe.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
+        recipe = read_sealed(folder / "recipe.json", older=True)
+    except (OSError, SealError):
         return None
-    return recipe if isinstance(recipe, dict) and all(key in recipe for key in WRITTEN) else None
+    return recipe if all(key in recipe for key in WRITTEN) else None
 
 
 def redraw(folder: str | Path) -> None:
     """Draw a figure again from the table and the recipe in its folder; nothing is computed."""
     place = Path(folder)
-    recipe = json.loads((place / "recipe.json").read_text(encoding="utf-8"))
+    recipe = read_sealed(place / "recipe.json", older=True)
     entry = find(recipe["id"])
     rows = read_rows(place / "data.csv")
     save(draw(rows, entry.panels, entry.claim, recipe["footnote"], entry.columns, recipe["deviations"]), place)
@@ -199,7 +199,7 @@ def _make_one(job: Job, scale: Scale) -> Result:
     final = folder / name
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
-    return Result(name, final, json.loads((final / "recipe.json").read_text(encoding="utf-8")))
+    return Result(name, final, read_sealed(final / "recipe.json"))
 
 
 def _complete(folder: Path, name: str, scale: Scale, seed: int) -> Result | None:
@@ -223,7 +223,7 @@ def _complete(folder: Path, name: str, scale: Scale, seed: int) -> Result | None
 
 
 def _write_recipe(recipe: dict[str, Any], folder: Path) -> None:
-    write_json(folder / "recipe.json", plain(recipe))
+    write_sealed(folder / "recipe.json", plain(recipe), beside=("data.csv", "summary.csv"), indent=2)
 
 
 def _fingerprint(entry: Experiment) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import html
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unhinge.paper.studies.registry import STUDIES
+from unhinge.paper.studies.write import read_study
 from unhinge.results.page import picture
 
 __all__ = ["study_sections"]
@@ -23,7 +23,7 @@ def study_sections(folder: Path) -> list[str]:
 
 
 def _section(place: Path) -> str:
-    recipe = json.loads((place / "recipe.json").read_text(encoding="utf-8"))
+    recipe = read_study(place)
     with (place / "table.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     figure = place / "figure.png"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unhinge.paper.studies.study import Study
+from unhinge.paper.studies.write import read_study
 
 __all__ = ["write_verdicts"]
 
@@ -25,7 +25,7 @@ def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
         if not study.orderings:
             continue
         lines += [f"## {study.id}{f' ({study.label})' if study.label else ''}", ""]
-        judged = _read(folder / study.id / "recipe.json")
+        judged = _read(folder / study.id)
         told = {one["statement"] for one in judged}
         lines += [_line(one) for one in judged]
         missing = dict.fromkeys(one.statement for one in study.orderings if one.statement not in told)
@@ -36,10 +36,10 @@ def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
     return path
 
 
-def _read(path: Path) -> list[Mapping[str, Any]]:
+def _read(place: Path) -> list[Mapping[str, Any]]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["orderings"]
-    except (OSError, ValueError, KeyError, TypeError):
+        found = read_study(place)["orderings"]
+    except (FileNotFoundError, KeyError):
         return []
     return [one for one in found if isinstance(one, dict) and "text" in one]
 

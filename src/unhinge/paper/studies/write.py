@@ -12,10 +12,11 @@ from unhinge.paper.studies.draw import draw_study
 from unhinge.paper.studies.judge import LEVEL, Judgement, judge_all
 from unhinge.paper.studies.study import StudyResult, mean_and_spread, quantity_of
 from unhinge.results.environment import environment
-from unhinge.results.json import plain, write_json
+from unhinge.results.json import plain
+from unhinge.results.sealed import read_sealed, write_sealed
 from unhinge.results.tables import write_csv
 
-__all__ = ["write_runs", "write_study"]
+__all__ = ["read_study", "write_runs", "write_study"]
 
 PLAIN = ("feature_norm", "epochs")  # quantities that are no shares
 WORDS = {  # quantities as a table names them
@@ -69,10 +70,16 @@ def write_study(result: StudyResult, out: Path, draw: bool = True) -> Path:
         ],
         **environment(),
     }
-    write_json(folder / "recipe.json", plain(recipe))
+    write_sealed(folder / "recipe.json", plain(recipe), beside=("table.csv", "table.md", "runs.csv"), indent=2)
     if draw and result.measured:
         draw_study(result, folder)
     return folder
+
+
+def read_study(place: Path) -> dict[str, Any]:
+    """The recipe.json of a study, where it and the tables beside it are what was written; the error says what to do."""
+    advice = f"`unhinge reproduce {place.name} --out {place.parent} --collect` makes the tables again from the runs."
+    return read_sealed(place / "recipe.json", older=True, advice=advice)
 
 
 def _machines(result: StudyResult) -> list[dict[str, Any]]:
