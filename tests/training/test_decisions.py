@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from unhinge.nn import functional as UF
 from unhinge.nn import simplex_etf
 from unhinge.training import Recipe
-from unhinge.training.decisions import TAUS, adjusted_accuracies, radius_of
+from unhinge.training.decisions import TAUS, adjusted_accuracies, probabilities, radius_of
 
 COUNTS = torch.tensor([60, 30, 10])
 RADIUS = Recipe(loss="unhinged", head="pal", radius=4.0)
@@ -54,6 +56,14 @@ def test_without_a_radius_or_with_an_empty_class_there_is_nothing_to_adjust(logi
     for recipe in (Recipe(loss="unhinged", head="pal"), Recipe(loss="unhinged", head="fnpal"), Recipe(loss="mse")):
         assert adjusted_accuracies(logits, labels, COUNTS, recipe) is None
     assert adjusted_accuracies(logits, labels, torch.tensor([1, 0, 1]), Recipe()) is None
+
+
+def test_features_that_are_short_of_the_radius_hold_no_posterior(logits):
+    """A weak penalty asks for a radius in the thousands: the "posterior" would be uniform up to noise."""
+    labels = torch.zeros(50, dtype=torch.int64)
+    assert adjusted_accuracies(logits, labels, COUNTS, RADIUS) is not None
+    assert adjusted_accuracies(logits, labels, COUNTS, replace(RADIUS, radius=400.0)) is None
+    assert probabilities(torch.full_like(logits, torch.inf), RADIUS) is None
 
 
 def test_a_penalty_is_a_radius():

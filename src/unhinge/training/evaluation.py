@@ -19,7 +19,6 @@ from unhinge.metrics import (
     reliability,
     shot_accuracy,
 )
-from unhinge.nn import functional as UF
 from unhinge.nn.backbones import Classifier
 from unhinge.ood import CollapseDetector
 from unhinge.ood.benchmark import (
@@ -34,7 +33,7 @@ from unhinge.results.json import plain
 from unhinge.results.sealed import write_sealed
 from unhinge.results.tables import write_csv
 from unhinge.training.checkpoint import Checkpoint, CheckpointError, read_tensors, write_tensors
-from unhinge.training.decisions import adjusted_accuracies, adjusted_record, radius_of
+from unhinge.training.decisions import adjusted_accuracies, adjusted_record, probabilities
 from unhinge.training.loop import Material, material_of
 from unhinge.training.machine import using_threads
 from unhinge.training.measure import Outputs, outputs, prototype_record
@@ -151,11 +150,10 @@ def _evaluate(
         },
         "notes": _notes(recipe, ood),
     }
-    radius = radius_of(recipe, len(counts))
-    if radius is not None:
+    posterior = probabilities(found.logits, recipe)
+    if posterior is not None:
         # Its logits are affine in the posterior: their softmax is no probability, its calibration error an artefact.
-        shares = UF.posterior(found.logits.double(), radius * recipe.head_scale)
-        numbers["posterior_ece"] = reliability(shares, found.labels).error
+        numbers["posterior_ece"] = reliability(posterior, found.labels).error
     if prior is not None:
         numbers["adjusted"] = adjusted_record(found.logits, found.labels, counts, recipe)
     scores: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}

@@ -34,3 +34,11 @@ def test_the_spread_of_known_energies_is_that_of_the_bins():
     energy = extended(record)["ood"]["energy"]
     assert energy["known_spread"] == pytest.approx(mine.std() / both.std())
     assert energy["fpr95"] == 0.5
+
+
+@pytest.mark.parametrize(("norm", "kept"), [(6.0, True), (4.0, False)])
+def test_decisions_from_features_short_of_their_radius_are_left_out(norm: float, kept: bool):
+    recipe = {"loss": "unhinged", "head": "pal", "radius": 10.0}
+    record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0]}, "feature_norm": norm, "recipe": recipe}
+    adjusted = {"0": 0.5, "1": 0.6}
+    assert extended(record | {"adjusted_accuracy": adjusted})["adjusted_accuracy"] == (adjusted if kept else None)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from json import dumps
 from typing import Any
+
+from unhinge.training.decisions import radius_of, reached
+from unhinge.training.recipe import Recipe
 
 __all__ = ["extended"]
 
@@ -14,7 +18,8 @@ def extended(result: dict[str, Any]) -> dict[str, Any]:
 
     ``halfway_accuracy``: test accuracy at the middle of training. ``rare_training_accuracy``: mean over the half of the
     classes with the fewest training images, on those images. ``ood.energy.known_spread``: standard deviation of the
-    known images' energies over that of known and unknown together. A stopped run tells where its norms were.
+    known images' energies over that of known and unknown together. A stopped run tells where its norms were. Decisions
+    from a posterior that the features were too short for are left out: see :mod:`unhinge.training.decisions`.
     """
     curves = {name: _numbers(curve) for name, curve in result.get("curves", {}).items()}
     if result.get("stopped") is not None:
@@ -29,6 +34,10 @@ def extended(result: dict[str, Any]) -> dict[str, Any]:
         # Every profile of the book is largest at class 0 and falls; equal classes make any half as good.
         rare = [share for share in by_class[len(by_class) // 2 :] if share is not None]
         found["rare_training_accuracy"] = sum(rare) / len(rare) if rare else math.nan
+    if by_class and "recipe" in result:
+        radius = radius_of(Recipe.from_json(dumps(result["recipe"])), len(by_class))
+        if radius is not None and not reached(radius, result["feature_norm"]):
+            found["adjusted_accuracy"] = None
     shown = (result.get("histograms") or {}).get("energy")
     spread = _known_spread(shown) if shown else None
     if spread is not None:
