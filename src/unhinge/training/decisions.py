@@ -26,9 +26,9 @@ __all__ = [
 
 TAUS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-# The share of the radius that features must have reached before their logits are read as a posterior. Below a half, even
-# a certain prediction would be given less than one half. The paper's weak penalties ask for radii in the thousands, of
-# which training reaches a sixth; decisions from such a "posterior" fell from 27 to 10 % of accuracy.
+# The share of the radius that features must have reached before their logits are read as a posterior. Below a half,
+# even a certain prediction would be given less than one half. The paper's weak penalties ask for radii in the
+# thousands, of which training reaches a sixth; decisions from such a "posterior" fell from 27 to 10 % of accuracy.
 REACHED = 0.5
 
 
