@@ -42,6 +42,7 @@ from unhinge.data.glyphs import font_faces, glyphs
 from unhinge.nn import GeneratedPrototypes, ManyClassHead
 from unhinge.nn import functional as UF
 from unhinge.nn.backbones import GlyphBody
+from unhinge.results.look import BLUE, FAINT, GREEN, INK, ORANGE, head_line, new_figure, save, styled
 
 torch.set_num_threads(1)
 
@@ -423,30 +424,30 @@ def curves(rows: list[dict[str, str]]) -> list[Curve]:
     ]
 
 
-def tables(found: list[Curve]) -> str:
+def tables(runs: list[Curve]) -> str:
     """One table for each task, the best accuracy first."""
     parts = []
-    for task in dict.fromkeys(curve.task for curve in found):
-        own = [curve for curve in found if curve.task == task]
-        # The time that the shortest run of those with the fewest epochs took: all have a curve up to there.
-        short = min(curve.epochs for curve in own)
-        clock = min(curve.seconds[-1] for curve in own if curve.epochs == short)
+    for task in dict.fromkeys(curve.task for curve in runs):
+        own = [curve for curve in runs if curve.task == task]
+        # The time that the fastest method took for the most epochs. A shorter run counts with what it ended at.
+        longest = max(curve.epochs for curve in own)
+        clock = min(curve.seconds[-1] for curve in own if curve.epochs == longest)
         groups: dict[tuple[str, float], list[Curve]] = {}
         for curve in own:
             groups.setdefault((curve.method, curve.epochs), []).append(curve)
         lines = []
-        for (method, epochs), runs in groups.items():
-            ends = np.array([100 * run.accuracy[-1] for run in runs])
+        for (method, epochs), seeds in groups.items():
+            ends = np.array([100 * run.accuracy[-1] for run in seeds])
             spread = f" ± {ends.std(ddof=1):.1f}" if len(ends) > 1 else ""
             mean = {
-                name: float(np.mean([getattr(run, name) for run in runs])) for name in ("rate", "head_ms", "peak_mb")
+                name: float(np.mean([getattr(run, name) for run in seeds])) for name in ("rate", "head_ms", "peak_mb")
             }
-            early = float(np.mean([100 * run.at(clock) for run in runs]))
-            spent = float(np.mean([run.seconds[-1] for run in runs]))
+            early = float(np.mean([100 * run.at(clock) for run in seeds]))
+            spent = float(np.mean([run.seconds[-1] for run in seeds]))
             lines.append(
                 (
                     ends.mean(),
-                    f"| {method} | {epochs:g} | {len(runs)} | {mean['rate']:g} | {ends.mean():.1f}{spread} "
+                    f"| {method} | {epochs:g} | {len(seeds)} | {mean['rate']:g} | {ends.mean():.1f}{spread} "
                     f"| {early:.1f} | {spent:.0f} s | {mean['head_ms']:.1f} ms | {mean['peak_mb']:.0f} MB |",
                 )
             )
@@ -458,26 +459,42 @@ def tables(found: list[Curve]) -> str:
     return "\n".join(parts)
 
 
-def draw(found: list[Curve], path: Path) -> None:
-    """Accuracy over processor time, one panel for each task: the first seed of each run."""
-    from matplotlib.figure import Figure
+# What is drawn: the methods one would choose between. The tables have all.
+DRAWN = {
+    "cross-entropy": (INK, "-"),
+    "sampled-8192": (FAINT, "--"),
+    "sampled-2048": (FAINT, ":"),
+    "taylor, finished": (ORANGE, "-"),
+    "taylor_softmax": (ORANGE, "--"),
+    "z": (BLUE, "-"),
+    "unhinged, fixed": (GREEN, "-"),
+}
 
-    tasks = list(dict.fromkeys(curve.task for curve in found))
-    figure = Figure(figsize=(6.2 * len(tasks), 4.2), layout="constrained")
-    for axis, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-        seen: set[tuple[str, float]] = set()
-        for curve in found:
-            if curve.task != task or (curve.method, curve.epochs) in seen:
-                continue
-            seen.add((curve.method, curve.epochs))
-            number = METHODS.index(curve.method)
-            look = {"color": f"C{number % 10}", "linestyle": "--" if number > 9 else "-", "marker": ".", "lw": 1.2}
-            name = f"{curve.method}, {curve.epochs:g} epochs"
-            axis.plot([0, *curve.seconds], [0, *(100 * one for one in curve.accuracy)], label=name, **look)
-        axis.set(xlabel="processor seconds of training", ylabel="accuracy on unseen typefaces (%)")
-        axis.set_title(f"{task}, {next(c.classes for c in found if c.task == task):,} classes", loc="left")
-        axis.legend(frameon=False, fontsize=7)
-    figure.savefig(path, dpi=110)
+
+def draw(runs: list[Curve], folder: Path, name: str) -> None:
+    """Accuracy over processor time, a panel for each task: the mean over seeds of the longest runs of each method."""
+    tasks = list(dict.fromkeys(curve.task for curve in runs))
+    with styled():
+        figure = new_figure(5.2 * len(tasks), 3.6)
+        for axis, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+            longest = max(curve.epochs for curve in runs if curve.task == task)
+            for method, (color, dashes) in DRAWN.items():
+                own = [c for c in runs if (c.task, c.method, c.epochs) == (task, method, longest)]
+                if not own:
+                    continue
+                seconds = np.mean([[0.0, *curve.seconds] for curve in own], axis=0)
+                shares = 100 * np.array([[0.0, *curve.accuracy] for curve in own])
+                label = f"{method} ({len(own)})"
+                axis.plot(seconds, shares.mean(0), color=color, linestyle=dashes, marker="o", ms=3, label=label)
+                axis.fill_between(seconds, shares.min(0), shares.max(0), color=color, alpha=0.15, lw=0)
+            axis.set(xlabel="processor seconds of training", xlim=(0, None), ylim=(0, None))
+            axis.set_ylabel("right in unseen typefaces (%)")
+            classes = next(curve.classes for curve in runs if curve.task == task)
+            axis.set_title(f"{task}: {classes:,} classes, {longest:g} epochs", loc="left")
+            axis.legend(title="method (seeds)", title_fontsize=8, fontsize=8)
+        head_line(figure, "Learning thousands of characters: accuracy over time")
+        save(figure, folder, name)
+    (folder / f"{name}.pdf").unlink()  # the table's page shows the PNG
 
 
 def main() -> None:
@@ -495,9 +512,9 @@ def main() -> None:
     parser.add_argument("--report", type=Path, metavar="PNG", help="only print the tables of the file, and draw it")
     options = parser.parse_args()
     if options.report is not None:
-        found = curves(read(options.out))
-        print(tables(found))
-        draw(found, options.report)
+        runs = curves(read(options.out))
+        print(tables(runs))
+        draw(runs, options.report.parent, options.report.stem)
         return
     task = load_task(options.fonts, options.characters, options.cache, options.name)
 
