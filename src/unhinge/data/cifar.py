@@ -138,7 +138,7 @@ def _pixels_of(data: Any, file: Path) -> np.ndarray:
 
 def _labels_of(labels: Any, family: _Family, number: int, file: Path) -> np.ndarray:
     # Looked at one by one: a list of lists, each of them twice, would keep numpy busy for ever.
-    whole = isinstance(labels, np.ndarray) or (isinstance(labels, list) and all(type(one) is int for one in labels))
+    whole = isinstance(labels, np.ndarray) or (isinstance(labels, list) and all(type(label) is int for label in labels))
     try:
         array = np.asarray(labels if whole else [])
     except OverflowError:

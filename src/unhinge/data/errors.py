@@ -61,11 +61,11 @@ def verify(content: bytes, md5: str | None, file: Path | str, checksum: Checksum
     """
     if checksum == "skip" or md5 is None:
         return
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found == md5:
+    actual = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if actual == md5:
         return
     message = (
-        f"{file} is not the official file: its md5 is {found}, expected {md5}. "
+        f"{file} is not the official file: its md5 is {actual}, expected {md5}. "
         'Pass checksum="skip" if the difference is meant.'
     )
     if checksum == "error":

@@ -38,24 +38,24 @@ def read_files(place: Path, names: Sequence[str]) -> dict[str, bytes]:
         return {name: read_file(place / name) for name in names if (place / name).is_file()}
     if not place.is_file():
         return {}
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         # A stream: one pass, which for tar.gz is also the only one there is.
         with _Bounded(place) as stream, tarfile.open(fileobj=cast(BinaryIO, stream), mode="r|") as archive:
             for member in archive:
                 name = member.name.rpartition("/")[2]
                 # A sparse member is regular too, and may be of any size without a byte in the archive.
-                if name not in names or not member.isreg() or member.issparse() or name in found:
+                if name not in names or not member.isreg() or member.issparse() or name in contents:
                     continue
                 content = cast(BinaryIO, archive.extractfile(member)).read()
                 if len(content) != member.size:
                     raise DataError(f"member {member.name} has {len(content)} of {member.size} bytes")
-                found[name] = content
-                if len(found) == len(names):
+                contents[name] = content
+                if len(contents) == len(names):
                     break
     except Exception as error:  # tarfile, gzip and zlib each have their own
         raise DataError(f"{place} is truncated or damaged: {error}.") from None
-    return found
+    return contents
 
 
 class _Bounded(io.RawIOBase):

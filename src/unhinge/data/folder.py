@@ -80,28 +80,28 @@ def imagenet100(root: Path, *, image_size: int = 224, train: bool = True, num_cl
     """
     folders = ("imagenet", "imagenet100", "ImageNet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC")
     places = [root, *(root / name for name in folders)]
-    found = next((place for place in places if (place / "val").is_dir()), None)
-    if found is None:
+    place = next((place for place in places if (place / "val").is_dir()), None)
+    if place is None:
         raise MissingFile(
             f"no folder val of ImageNet in {root} or {root / 'imagenet'}. Download ILSVRC2012_img_train.tar (md5 "
             "1d675b47d978889d74fa0da5fadfb00e) and ILSVRC2012_img_val.tar (md5 29b22e2961454d5413ddabcf34fc5622) from "
             f"https://image-net.org and unpack them into {root / 'imagenet'} as train/WNID/ and val/WNID/."
         )
-    absent = not (found / "train").is_dir()
-    names = _classes(found / ("val" if absent else "train"))
+    absent = not (place / "train").is_dir()
+    names = _classes(place / ("val" if absent else "train"))
     if len(names) < num_classes:
-        raise DataError(f"{found} has {len(names)} classes, but the first {num_classes} are asked for.")
+        raise DataError(f"{place} has {len(names)} classes, but the first {num_classes} are asked for.")
     names = names[:num_classes]
 
     def part(split: str) -> ImageSet:
-        images, labels = _read(found / split, names, image_size, grey=False, allow_others=True)
+        images, labels = _read(place / split, names, image_size, grey=False, allow_others=True)
         return ImageSet(images, labels, names, _IMAGENET_MEAN, _IMAGENET_STD)
 
     return Splits(
         "imagenet100",
         None if absent or not train else part("train"),
         part("val"),
-        f"{found / 'train'} is missing." if absent else "",
+        f"{place / 'train'} is missing." if absent else "",
     )
 
 

@@ -133,10 +133,10 @@ def _pinned(fonts: Fonts, written: Sequence[re.Match[str] | None]) -> tuple[Face
         path = Path(name).expanduser()
         if not path.is_file():
             raise DataError(f"there is no font file {path}.")
-        found = _checksum(path)
-        if found != checksum:
+        actual = _checksum(path)
+        if actual != checksum:
             raise DataError(
-                f"{path} is not the font file it was: its checksum is sha256:{found}, and sha256:{checksum} is asked "
+                f"{path} is not the font file it was: its checksum is sha256:{actual}, and sha256:{checksum} is asked "
                 "for. Put the old file back, or name the fonts anew."
             )
         faces.append(Face(path, int(number or 0), checksum, held_out=use == "test"))
@@ -158,8 +158,8 @@ def _embedded() -> list[tuple[Path, int]]:
             "the default fonts of glyphs come with matplotlib, which is not installed: pip install matplotlib"
         ) from None
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    found = [path for path in folder.glob("DejaVu*.ttf") if path.stem.split("-")[0] in _FAMILIES]
-    return [(path, 0) for path in sorted(found, key=lambda path: path.name)]
+    files = [path for path in folder.glob("DejaVu*.ttf") if path.stem.split("-")[0] in _FAMILIES]
+    return [(path, 0) for path in sorted(files, key=lambda path: path.name)]
 
 
 def _named(fonts: Fonts) -> list[tuple[Path, int]]:
@@ -215,9 +215,9 @@ def _look_alikes(images: NDArray[np.uint8]) -> list[list[int]]:
         for group in same.values():
             together.update(combinations(group, 2))
     first = list(range(count))
-    for (one, other), times in sorted(together.items()):
+    for (glyph, other), times in sorted(together.items()):
         if 2 * times > faces:
-            low, high = sorted((first[one], first[other]))
+            low, high = sorted((first[glyph], first[other]))
             first = [low if f == high else f for f in first] if low != high else first
     groups: dict[int, list[int]] = {}
     for j, leader in enumerate(first):

@@ -85,10 +85,10 @@ def _read_idx(content: bytes) -> np.ndarray:
 
 
 def _exactly(stream: io.BufferedIOBase, size: int) -> bytes:
-    found = stream.read(size)
-    if len(found) != size:
+    content = stream.read(size)
+    if len(content) != size:
         raise DataError("it ends within its header")
-    return found
+    return content
 
 
 def _load(family: _Family, root: Path, checksum: Checksum, train: bool) -> Splits:

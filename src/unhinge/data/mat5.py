@@ -36,15 +36,15 @@ def read_mat(content: bytes, file: Path | str) -> dict[str, np.ndarray]:
         order = {b"IM": "<", b"MI": ">"}.get(content[126:128])
         if order is None:
             raise DataError("it has no header of Matlab's version 5")
-        found = {}
+        arrays = {}
         left = LARGEST  # bytes that all its arrays together may unpack to
         for code, body in _elements(memoryview(content)[128:], order):
             if code == _COMPRESSED:
                 code, body = _inflate(body, order, left)
                 left -= len(body)
             if code == _MATRIX and (named := _array(body, order)) is not None:
-                found[named[0]] = named[1]
-        return found
+                arrays[named[0]] = named[1]
+        return arrays
     except (DataError, struct.error, zlib.error, ValueError, OverflowError, MemoryError) as error:
         raise DataError(f"{file} is truncated or damaged: {error}.") from None
 

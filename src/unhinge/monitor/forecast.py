@@ -45,10 +45,10 @@ class Forecast:
 
     def at(self, steps: float) -> dict[str, float]:
         """Norms and neural collapse after so many steps."""
-        found = self.norms(steps) | {key: float(value) for key, value in self.path.collapse(steps).items()}
+        numbers = self.norms(steps) | {key: float(value) for key, value in self.path.collapse(steps).items()}
         if self.early is not None and steps <= self.numbers["young_horizon"]:
-            found["cross_entropy"] = self.early.loss(round(steps)).item()
-        return found
+            numbers["cross_entropy"] = self.early.loss(round(steps)).item()
+        return numbers
 
 
 def forecast(measured: Measured, setting: Setting, lr: float, fixed: bool) -> Forecast:

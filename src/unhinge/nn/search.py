@@ -104,27 +104,26 @@ def nearest_prototype(
 def _search(queries: Tensor, weight: Weight, unit: float, k: int, block: int, propose: Engine) -> Nearest:
     """Best classes of queries of order one among prototypes divided by `unit`; scores in float64."""
     width = min(k + SPARE, weight.shape[0])
-    found: Nearest | None = None
+    candidates: Nearest | None = None
     longest = 0.0
     for start, rows in _blocks(weight, block):
         rows = rows.to(queries.device) / unit
         longest = max(longest, torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).max().item())
         near = propose(queries, rows, min(width, len(rows)))
         near = Nearest(near.scores, near.classes + start)
-        found = near if found is None else Nearest(*(torch.cat(both, 1) for both in zip(found, near, strict=True)))
-        found = _ranked(found, width)
-    assert found is not None
-    rows = weight.detach()[found.classes] if isinstance(weight, Tensor) else weight.rows(found.classes)
-    best = _ranked(Nearest(_scores(queries[:, None], rows.to(queries.device), unit), found.classes), k)
+        candidates = _merged(candidates, near, width)
+    assert candidates is not None
+    rows = weight.detach()[candidates.classes] if isinstance(weight, Tensor) else weight.rows(candidates.classes)
+    best = _ranked(Nearest(_scores(queries[:, None], rows.to(queries.device), unit), candidates.classes), k)
     if width == weight.shape[0]:
         return best
     # No class that was not proposed has a larger rounded score than the last that was. Rounding the p products and sums
     # (and float64 entries to float32) moves a score by less than (p + 2) eps |q| |w|, underflow by p times the smallest
     # number; a k-th score above all that is the k-th score.
-    kind = torch.finfo(found.scores.dtype)
+    kind = torch.finfo(candidates.scores.dtype)
     lengths = torch.linalg.vector_norm(queries, dim=1, dtype=torch.float64)
     blur = (queries.shape[1] + 2) * (kind.eps * longest * lengths + kind.tiny)
-    doubtful = ~(best.scores[:, -1] > found.scores[:, -1].double() + blur)
+    doubtful = ~(best.scores[:, -1] > candidates.scores[:, -1].double() + blur)
     for which in doubtful.nonzero().flatten().tolist():
         scores, classes = _all_scores(queries[which], weight, unit, k, block)
         best.scores[which], best.classes[which] = scores, classes
@@ -135,14 +134,13 @@ def _all_scores(query: Tensor, weight: Weight, unit: float, k: int, block: int) 
     """The k best of all classes by their scores in float64, (k,) each."""
     if not bool(query.any()):  # every score is 0
         return Nearest(query.new_zeros(k, dtype=torch.float64), torch.arange(k, device=query.device))
-    found: Nearest | None = None
+    best: Nearest | None = None
     for start, rows in _blocks(weight, block):
         scores = _scores(query, rows.to(query.device), unit)[None]
         near = Nearest(scores, start + torch.arange(len(rows), device=query.device)[None])
-        found = near if found is None else Nearest(*(torch.cat(both, 1) for both in zip(found, near, strict=True)))
-        found = _ranked(found, k)
-    assert found is not None
-    return Nearest(found.scores[0], found.classes[0])
+        best = _merged(best, near, k)
+    assert best is not None
+    return Nearest(best.scores[0], best.classes[0])
 
 
 def _scores(queries: Tensor, rows: Tensor, unit: float) -> Tensor:
@@ -170,6 +168,12 @@ def _blocks(weight: Weight, size: int) -> Iterator[tuple[int, Tensor]]:
     else:
         for start in range(0, len(weight), size):
             yield start, weight.detach()[start : start + size]
+
+
+def _merged(best: Nearest | None, near: Nearest, k: int) -> Nearest:
+    """The best k of both for each query."""
+    both = near if best is None else Nearest(*(torch.cat(pair, 1) for pair in zip(best, near, strict=True)))
+    return _ranked(both, k)
 
 
 def _ranked(near: Nearest, k: int) -> Nearest:

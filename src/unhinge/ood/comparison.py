@@ -51,15 +51,15 @@ def compare_scores(runs: Sequence[tuple[str, int, Sequence[Mapping[str, object]]
         for row in rows:
             if row["data"] not in ("near", "far"):  # means over the sets, which differ from call to call
                 cells.setdefault((method, str(row["data"]), str(row["score"])), []).append((seed, row))
-    found = []
+    table = []
     for (method, data, score), members in cells.items():
         seeds = [seed for seed, _ in members]
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"two runs of {method} have the same seed: {sorted(seeds)}. Name each run once.")
         values = {name: tuple(float(str(row[name])) for _, row in members) for name in MEASURES}
-        found.append(Compared(method, data, score, tuple(seeds), values))
-    order = {key: place for place, key in enumerate(dict.fromkeys((row.method, row.data) for row in found))}
-    return sorted(found, key=lambda row: (order[row.method, row.data], -row.mean("auroc")))
+        table.append(Compared(method, data, score, tuple(seeds), values))
+    order = {key: place for place, key in enumerate(dict.fromkeys((row.method, row.data) for row in table))}
+    return sorted(table, key=lambda row: (order[row.method, row.data], -row.mean("auroc")))
 
 
 def comparison_records(table: Sequence[Compared]) -> list[dict[str, object]]:

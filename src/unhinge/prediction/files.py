@@ -174,11 +174,11 @@ def _pt(file: Path) -> dict[str, Any]:
 def _npy_pair(file: Path) -> dict[str, Any]:
     """An array of features, and beside it labels.npy and maybe weight.npy and bias.npy."""
     beside = {key: [file.with_name(f"{name}.npy") for name in NAMES[key]] for key in ("labels", "weight", "bias")}
-    found = {key: next((place for place in places if place.is_file()), None) for key, places in beside.items()}
-    if found["labels"] is None:
+    files = {key: next((place for place in places if place.is_file()), None) for key, places in beside.items()}
+    if files["labels"] is None:
         raise FileError(f"{file.name} holds features; put labels.npy beside it, with one label for each.")
     arrays = {"features": _plain_npy(file)}
-    return arrays | {key: _plain_npy(place) for key, place in found.items() if place is not None}
+    return arrays | {key: _plain_npy(place) for key, place in files.items() if place is not None}
 
 
 def _plain_npy(file: Path) -> np.ndarray[Any, Any]:

@@ -101,13 +101,13 @@ def measure(
             right += int((_logits(features, head, offset).argmax(1) == labels.cpu()).sum())
     if whole is None:
         raise ValueError("there are no batches; at least one pair (features, labels) is needed.")
-    found = measure_summary(whole, head, offset)
+    measured = measure_summary(whole, head, offset)
     if head is None:
-        return found
+        return measured
     if nc4:
         apart = sum(int(whole.disagrees(features.cpu(), head, offset).sum()) for features, _ in batches())
-        found.collapse["nc4"] = apart / found.size
-    return replace(found, accuracy=right / found.size)
+        measured.collapse["nc4"] = apart / measured.size
+    return replace(measured, accuracy=right / measured.size)
 
 
 @torch.no_grad()

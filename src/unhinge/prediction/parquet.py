@@ -33,7 +33,7 @@ def measure_parquet(
     progress: Progress | None = None,
 ) -> Measured:
     """What the rows have to say, without a head; arguments as in :func:`~unhinge.streams.summarize_parquet`."""
-    found = collapse_of_parquet(
+    summary = collapse_of_parquet(
         source, features, label, num_classes, engine=engine, workers=workers, resume=resume, progress=progress
     )
-    return measure_summary(found)
+    return measure_summary(summary)

@@ -124,9 +124,9 @@ def checked(record: object, name: str, older: bool = False) -> dict[str, Any]:
     if not isinstance(record, dict) or not isinstance(record.get(KEY), str):
         raise SealError(f"{name} carries no checksum: unhinge did not write it, or an older version did.")
     content = {key: value for key, value in record.items() if key != KEY}
-    found = _checksum(content)
-    if record[KEY] != found:
-        raise SealError(f"{name} was changed after it was written (checksum {record[KEY]}, content {found}).")
+    actual = _checksum(content)
+    if record[KEY] != actual:
+        raise SealError(f"{name} was changed after it was written (checksum {record[KEY]}, content {actual}).")
     return content
 
 
@@ -167,7 +167,7 @@ def _check_file(folder: Path, name: str, wanted: str) -> None:
         raise SealError(f"{path} is missing.")
     found = f"{zlib.crc32(path.read_bytes()):08x}"
     if found != wanted:
-        raise SealError(f"{path} was changed after it was written (checksum {wanted}, content {found}).")
+        raise SealError(f"{path} was changed after it was written (checksum {wanted}, content {actual}).")
 
 
 def _finite(text: str) -> float:

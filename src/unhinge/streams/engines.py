@@ -11,9 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from unhinge.extras import needed_for
+
+if TYPE_CHECKING:
+    import distributed
 
 __all__ = ["ENGINES", "Engine", "in_order"]
 
@@ -53,7 +56,7 @@ def in_order(
             return
         start = {"local": _processes, "dask": _dask, "ray": _ray}[engine]
         submit, result = start(work, workers, stack)
-        waiting: deque[Any] = deque()
+        waiting: deque[object] = deque()
         for task in tasks:
             waiting.append(submit(task))
             if len(waiting) >= AHEAD * workers:
@@ -62,10 +65,11 @@ def in_order(
             yield result(waiting.popleft())
 
 
-Started = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+# What hands out a task and returns a future of one of three libraries, and what waits for that future's answer.
+Started = tuple[Callable[[Task], Any], Callable[[Any], Answer]]
 
 
-def _processes(work: Callable[[Any], Any], workers: int, stack: ExitStack) -> Started:
+def _processes(work: Callable[[Task], Answer], workers: int, stack: ExitStack) -> Started[Task, Answer]:
     # A fresh interpreter each: torch and Arrow have threads, which do not survive a fork.
     spawn = multiprocessing.get_context("spawn")
     pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=spawn, initializer=_one_thread))
@@ -80,7 +84,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _dask(work: Callable[[Any], Any], workers: int, stack: ExitStack) -> Started:
+def _dask(work: Callable[[Task], Answer], workers: int, stack: ExitStack) -> Started[Task, Answer]:
     with needed_for("the engine dask"):
         import dask
     client = _dask_client()
@@ -95,14 +99,14 @@ def _dask(work: Callable[[Any], Any], workers: int, stack: ExitStack) -> Started
     )
     stack.callback(threads.shutdown, cancel_futures=True)
 
-    def compute(task: Any) -> Any:
-        (found,) = dask.compute(dask.delayed(work)(task), scheduler="processes", pool=pool)
-        return found
+    def compute(task: Task) -> Answer:
+        (answer,) = dask.compute(dask.delayed(work)(task), scheduler="processes", pool=pool)
+        return answer
 
     return lambda task: threads.submit(compute, task), lambda future: future.result()
 
 
-def _dask_client() -> Any:
+def _dask_client() -> distributed.Client | None:
     """The client in use, if Dask's distributed part is there and has one."""
     try:
         from distributed import default_client
@@ -112,7 +116,7 @@ def _dask_client() -> Any:
         return None
 
 
-def _ray(work: Callable[[Any], Any], workers: int, stack: ExitStack) -> Started:
+def _ray(work: Callable[[Task], Answer], workers: int, stack: ExitStack) -> Started[Task, Answer]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with needed_for("the engine ray"):
         import ray

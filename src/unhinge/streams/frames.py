@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING
 
 from unhinge.extras import needed_for
+from unhinge.metrics.collapse import CollapseSummary
 from unhinge.streams.part import Part, part_of
-from unhinge.streams.rows import BadRows, Columns, width_of
+from unhinge.streams.rows import BadRows, Batch, Columns, width_of
 from unhinge.theory.linear.summary import Summary, summarize
+
+if TYPE_CHECKING:
+    import dask.dataframe
+    import datasets
+    import pandas
+    import pyarrow as pa
+    import pyspark.sql
+    import ray.data
 
 __all__ = ["summarize_batches", "summarize_dask", "summarize_dataset", "summarize_ray", "summarize_spark"]
 
@@ -19,7 +28,7 @@ BATCH = 8192  # rows of a batch
 
 
 def summarize_batches(
-    batches: Iterable[Any],
+    batches: Iterable[Batch],
     features: str | Sequence[str] = "features",
     label: str = "label",
     *,
@@ -50,7 +59,7 @@ def summarize_batches(
 
 
 def summarize_dataset(
-    dataset: Any,
+    dataset: datasets.Dataset | datasets.IterableDataset,
     features: str | Sequence[str] = "features",
     label: str = "label",
     num_classes: int | None = None,
@@ -73,13 +82,12 @@ def summarize_dataset(
             raise ValueError(
                 f"column {label!r} is no ClassLabel, so the number of classes is not known: pass num_classes."
             )
-    names = [features] if isinstance(features, str) else list(features)
-    arrow = dataset.select_columns([*names, label]).with_format("arrow")
+    arrow = dataset.select_columns(_names(features, label)).with_format("arrow")
     return summarize_batches(arrow.iter(BATCH), features, label, num_classes=num_classes, bad=bad)
 
 
 def summarize_ray(
-    dataset: Any,
+    dataset: ray.data.Dataset,
     features: str | Sequence[str] = "features",
     label: str = "label",
     *,
@@ -90,18 +98,16 @@ def summarize_ray(
 
     Arguments as in :func:`summarize_batches`.
     """
-    names = [features] if isinstance(features, str) else list(features)
-    pruned = dataset.select_columns([*names, label])
+    pruned = dataset.select_columns(_names(features, label))
     columns = _columns(features, label, num_classes, pruned.take_batch(1, batch_format="pyarrow"))
     # None: whole blocks, so that there are few parts.
-    parts = pruned.map_batches(
-        _part_in_a_table, batch_size=None, batch_format="pyarrow", fn_kwargs={"columns": columns}
-    )
+    summed = partial(_part_in_a_table, columns=columns)
+    parts = pruned.map_batches(summed, batch_size=None, batch_format="pyarrow")
     return _answer(_total(row["part"] for row in parts.iter_rows()), bad)
 
 
 def summarize_dask(
-    frame: Any,
+    frame: dask.dataframe.DataFrame,
     features: str | Sequence[str] = "features",
     label: str = "label",
     *,
@@ -118,8 +124,7 @@ def summarize_dask(
     with needed_for("a Dask frame"):
         import dask
         import pyarrow as pa
-    names = [features] if isinstance(features, str) else list(features)
-    pruned = frame[[*names, label]]
+    pruned = frame[_names(features, label)]
     first = pa.Table.from_pandas(pruned.head(1, npartitions=-1), preserve_index=False)
     columns = _columns(features, label, num_classes, first)
     parts = [dask.delayed(_part_of_pandas)(partition, columns) for partition in pruned.to_delayed()]
@@ -127,7 +132,7 @@ def summarize_dask(
 
 
 def summarize_spark(
-    frame: Any,
+    frame: pyspark.sql.DataFrame,
     features: str | Sequence[str] = "features",
     label: str = "label",
     *,
@@ -138,8 +143,7 @@ def summarize_spark(
 
     The executors need this package. Arguments as in :func:`summarize_batches`.
     """
-    names = [features] if isinstance(features, str) else list(features)
-    pruned = frame.select(*names, label)
+    pruned = frame.select(*_names(features, label))
     columns = _columns(features, label, num_classes, pruned.limit(1).toArrow())
     parts = pruned.mapInArrow(_mapper(columns), "part binary").collect()
     return _answer(_total(bytes(row["part"]) for row in parts), bad)
@@ -148,21 +152,21 @@ def summarize_spark(
 # ---- where the data are --------------------------------------------------------------------------------------------
 
 
-def _part_in_a_table(table: Any, columns: Columns) -> Any:
+def _part_in_a_table(table: pa.Table, columns: Columns) -> pa.Table:
     import pyarrow as pa
 
     return pa.table({"part": pa.array([part_of([table], columns, summarize).to_bytes()], pa.binary())})
 
 
-def _part_of_pandas(frame: Any, columns: Columns) -> bytes:
+def _part_of_pandas(frame: pandas.DataFrame, columns: Columns) -> bytes:
     import pyarrow as pa
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
     return part_of([table], columns, summarize).to_bytes()
 
 
-def _mapper(columns: Columns) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    def summed(batches: Iterator[Any]) -> Iterator[Any]:
+def _mapper(columns: Columns) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         part = part_of(batches, columns, summarize).to_bytes()
@@ -174,7 +178,11 @@ def _mapper(columns: Columns) -> Callable[[Iterator[Any]], Iterator[Any]]:
 # ---- here ----------------------------------------------------------------------------------------------------------
 
 
-def _columns(features: str | Sequence[str], label: str, num_classes: int, batch: Any) -> Columns:
+def _names(features: str | Sequence[str], label: str) -> list[str]:
+    return [*([features] if isinstance(features, str) else features), label]
+
+
+def _columns(features: str | Sequence[str], label: str, num_classes: int, batch: Batch) -> Columns:
     names = features if isinstance(features, str) else tuple(features)
     return Columns(names, label, width_of(names, batch), num_classes)
 
@@ -184,9 +192,6 @@ def _total(parts: Iterable[bytes]) -> Part:
 
 
 def _answer(total: Part, bad: BadRows | None) -> Summary:
-    if bad is not None:
-        bad.add(total.bad)
-    if total.content is None or (total.bad.total and bad is None):
-        raise total.bad.error(total.rows)
-    found: Summary = total.content
-    return found
+    summary = total.answer(bad)
+    assert not isinstance(summary, CollapseSummary)
+    return summary

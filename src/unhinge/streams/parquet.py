@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,9 +16,12 @@ from unhinge.extras import needed_for
 from unhinge.metrics.collapse import CollapseSummary
 from unhinge.results.sealed import write_atomically
 from unhinge.streams.engines import Engine, in_order
-from unhinge.streams.part import Part, Pass, part_of
+from unhinge.streams.part import Content, Part, Pass, part_of
 from unhinge.streams.rows import BadRows, Columns, width_of
 from unhinge.theory.linear.summary import Summary, summarize
+
+if TYPE_CHECKING:
+    import pyarrow.fs
 
 __all__ = ["collapse_of_parquet", "summarize_parquet"]
 
@@ -69,8 +72,9 @@ def summarize_parquet(
         >>> summary.counts.tolist(), summary.means().tolist()
         ([4, 4], [[9.0, 10.0, 11.0], [12.0, 13.0, 14.0]])
     """
-    found: Summary = _passed(path, features, label, num_classes, _summed, engine, workers, resume, bad, progress)
-    return found
+    summary = _passed(path, features, label, num_classes, _summed, engine, workers, resume, bad, progress)
+    assert not isinstance(summary, CollapseSummary)
+    return summary
 
 
 def collapse_of_parquet(
@@ -86,10 +90,9 @@ def collapse_of_parquet(
     progress: Progress | None = None,
 ) -> CollapseSummary:
     """The same pass with what the measures of neural collapse need; arguments as in :func:`summarize_parquet`."""
-    found: CollapseSummary = _passed(
-        path, features, label, num_classes, _collapsed, engine, workers, resume, bad, progress
-    )
-    return found
+    summary = _passed(path, features, label, num_classes, _collapsed, engine, workers, resume, bad, progress)
+    assert isinstance(summary, CollapseSummary)
+    return summary
 
 
 def _summed(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Summary:
@@ -102,8 +105,8 @@ def _collapsed(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Co
         if labels.is_floating_point():
             raise ValueError("neural collapse is measured by class, so it needs whole-number labels, got soft ones.")
         keep = features.shape[1] <= WIDEST_COVARIANCE
-        one = CollapseSummary.of(features, labels, num_classes, covariance=keep)
-        whole = one if whole is None else whole + one
+        part = CollapseSummary.of(features, labels, num_classes, covariance=keep)
+        whole = part if whole is None else whole + part
     assert whole is not None
     return whole
 
@@ -115,7 +118,7 @@ def _collapsed(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Co
 class Unit:
     """Some row groups of one file."""
 
-    filesystem: Any  # of Arrow; it can be pickled
+    filesystem: pyarrow.fs.FileSystem  # it can be pickled
     file: str
     row_groups: tuple[int, ...]
     first_row: int
@@ -131,7 +134,7 @@ def _read(unit: Unit, columns: Columns, work: Pass, batch: int) -> bytes:
         return part_of(batches, columns, work, unit.file, unit.first_row).to_bytes()
 
 
-def _units(files: Sequence[str], filesystem: Any) -> Iterator[Unit]:
+def _units(files: Sequence[str], filesystem: pyarrow.fs.FileSystem) -> Iterator[Unit]:
     with needed_for("Parquet files"):
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -150,7 +153,7 @@ def _units(files: Sequence[str], filesystem: Any) -> Iterator[Unit]:
                 first, rows, groups = first + rows, 0, []
 
 
-def _found_files(path: str | Path | Sequence[str | Path]) -> tuple[list[str], Any]:
+def _files_of(path: str | Path | Sequence[str | Path]) -> tuple[list[str], pyarrow.fs.FileSystem]:
     """All files in the order of their names, and the file system they are on."""
     with needed_for("Parquet files"):
         import pyarrow as pa
@@ -159,16 +162,16 @@ def _found_files(path: str | Path | Sequence[str | Path]) -> tuple[list[str], An
     if not paths:
         raise ValueError("the list of paths is empty.")
     files: list[str] = []
-    system: Any = None
-    for one in paths:
+    system: pyarrow.fs.FileSystem | None = None
+    for place in paths:
         try:
-            found = ds.dataset(str(one), format="parquet")
+            dataset = ds.dataset(str(place), format="parquet")
         except (pa.ArrowInvalid, OSError, TypeError) as error:
-            raise ValueError(f"no Parquet files can be read from {one}: {' '.join(str(error).split())}") from None
-        if system is not None and not system.equals(found.filesystem):
+            raise ValueError(f"no Parquet files can be read from {place}: {' '.join(str(error).split())}") from None
+        if system is not None and not system.equals(dataset.filesystem):
             raise ValueError("all paths must be on one file system; sum up the others by themselves, and add: a + b.")
-        system = found.filesystem
-        files += sorted(found.files)
+        system = dataset.filesystem
+        files += sorted(dataset.files)
     if not files:
         raise ValueError(f"there are no Parquet files in {', '.join(map(str, paths))}.")
     return files, system
@@ -221,18 +224,18 @@ def _largest_label(units: Sequence[Unit], label: str) -> int:
             for group in unit.row_groups:
                 about = file.metadata.row_group(group)
                 columns = (about.column(place) for place in range(about.num_columns))
-                statistics = next(one.statistics for one in columns if one.path_in_schema == label)
+                statistics = next(column.statistics for column in columns if column.path_in_schema == label)
                 if statistics is not None and statistics.has_min_max:
-                    found: Any = statistics.max
+                    most: object = statistics.max
                 else:
                     batches = file.iter_batches(1 << 20, [group], [label])
-                    found = max((pc.max(batch.column(0)).as_py() or 0 for batch in batches), default=0)
-                if not isinstance(found, int | float):
+                    most = max((pc.max(batch.column(0)).as_py() or 0 for batch in batches), default=0)
+                if not isinstance(most, int | float):
                     raise ValueError(
-                        f"column {label!r} holds {type(found).__name__}, but labels are whole numbers from 0. "
+                        f"column {label!r} holds {type(most).__name__}, but labels are whole numbers from 0. "
                         "Encode the names of the classes as numbers first, the same way in all files."
                     )
-                largest = max(largest, int(found) if found == found and abs(found) < 2**62 else 0)
+                largest = max(largest, int(most) if most == most and abs(most) < 2**62 else 0)
     return largest
 
 
@@ -250,12 +253,12 @@ def _passed(
     resume: str | Path | None,
     bad: BadRows | None,
     progress: Progress | None,
-) -> Any:
-    files, system = _found_files(path)
+) -> Content:
+    files, system = _files_of(path)
     units = list(_units(files, system))
     columns = _expected(units, features, label, num_classes)
-    kept = None if resume is None else _Kept(Path(resume), units, columns, work)
-    done, total = (0, None) if kept is None else kept.load()
+    saved = None if resume is None else _SavedPass(Path(resume), units, columns, work)
+    done, total = (0, None) if saved is None else saved.load()
     if progress is not None:
         progress(done, len(units))
     # The size of a batch goes with the task: all workers cut, and so round, alike.
@@ -264,21 +267,15 @@ def _passed(
         part = Part.from_bytes(answer)
         total = part if total is None else total + part
         done += 1
-        if kept is not None:
-            kept.save(done, total)
+        if saved is not None:
+            saved.save(done, total)
         if progress is not None:
             progress(done, len(units))
     assert total is not None
-    if total.bad.total and bad is None:
-        raise total.bad.error(total.rows)
-    if bad is not None:
-        bad.add(total.bad)
-    if total.content is None:
-        raise total.bad.error(total.rows)
-    return total.content
+    return total.answer(bad)
 
 
-class _Kept:
+class _SavedPass:
     """What is done of one pass: the sum of the first units, in one file, replaced in one step."""
 
     def __init__(self, folder: Path, units: Sequence[Unit], columns: Columns, work: Pass) -> None:
@@ -292,9 +289,9 @@ class _Kept:
 
     def load(self) -> tuple[int, Part | None]:
         """How many units are done, and their sum."""
-        found = list(self.folder.glob("pass-*.npz"))
-        mine = [file for file in found if file.name.startswith(f"pass-{self.question}-")]
-        if found and not mine:
+        stored = list(self.folder.glob("pass-*.npz"))
+        mine = [file for file in stored if file.name.startswith(f"pass-{self.question}-")]
+        if stored and not mine:
             raise ValueError(
                 f"{self.folder} keeps a pass over other files, columns or classes. Name another folder, or empty it."
             )

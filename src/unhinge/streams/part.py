@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import reduce
 from itertools import chain
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unhinge.metrics.collapse import CollapseSummary
-from unhinge.streams.rows import BadRows, Columns, usable_rows
+from unhinge.streams.rows import BadRows, Batch, Columns, usable_rows
 from unhinge.theory.linear.summary import HardSummary, SoftSummary
 
 __all__ = ["Content", "Part", "Pass", "part_of"]
@@ -32,7 +34,7 @@ _KINDS = {kind.__name__: kind for kind in (HardSummary, SoftSummary, CollapseSum
 class Part:
     """The summary of some rows; None where none of them could be used."""
 
-    content: Any  # Content | None
+    content: Content | None
     bad: BadRows
     rows: int  # with the bad ones
 
@@ -41,19 +43,26 @@ class Part:
         bad.add(self.bad)
         bad.add(other.bad)
         contents = [part.content for part in (self, other) if part.content is not None]
-        content = contents[0] + contents[1] if len(contents) == 2 else (contents or [None])[0]
-        return Part(content, bad, self.rows + other.rows)
+        return Part(reduce(add, contents) if contents else None, bad, self.rows + other.rows)
+
+    def answer(self, bad: BadRows | None) -> Content:
+        """The summary. The bad rows are noted in `bad`; without it they are an error, which counts and names them."""
+        if bad is not None:
+            bad.add(self.bad)
+        if self.content is None or (self.bad.total and bad is None):
+            raise self.bad.error(self.rows)
+        return self.content
 
     def to_bytes(self) -> bytes:
         """As a NumPy archive."""
-        arrays: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}  # NumPy types the names of an archive as options of its own
         about = {
             "rows": self.rows,
             "bad": [self.bad.counts, self.bad.places],
             "content": _described(self.content, "", arrays),
         }
         stream = io.BytesIO()
-        np.savez(stream, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
+        np.savez(stream, **arrays, about=np.frombuffer(json.dumps(about).encode(), np.uint8))
         return stream.getvalue()
 
     @classmethod
@@ -62,17 +71,23 @@ class Part:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as archive:
                 about = json.loads(archive["about"].tobytes())
-                found = _restored(about["content"], archive)
-            return cls(found, BadRows(*about["bad"]), int(about["rows"]))
+                value = _restored(about["content"], archive)
+            return cls(value, BadRows(*about["bad"]), int(about["rows"]))
         except Exception as error:  # a damaged archive fails in many ways
             raise ValueError(f"these bytes hold no part of a summary ({type(error).__name__}).") from None
 
 
-def part_of(batches: Iterable[Any], columns: Columns, work: Pass, where: str = "the data", first_row: int = 0) -> Part:
+def part_of(
+    batches: Iterable[Batch],
+    columns: Columns,
+    work: Pass,
+    where: str = "the data",
+    first_row: int = 0,
+) -> Part:
     """The part that `batches` of Arrow data leave: the rows that can be used, through `work`."""
     bad, rows = BadRows(), 0
 
-    def counted() -> Iterable[Any]:
+    def counted() -> Iterable[Batch]:
         nonlocal rows
         for batch in batches:
             rows += batch.num_rows
@@ -84,7 +99,7 @@ def part_of(batches: Iterable[Any], columns: Columns, work: Pass, where: str = "
     return Part(content, bad, rows)
 
 
-def _described(value: Any, name: str, arrays: dict[str, Any]) -> Any:
+def _described(value: object, name: str, arrays: dict[str, np.ndarray]) -> dict[str, object]:
     """A value in JSON, its tensors beside it; fields are asked for, not listed, so that summaries may change."""
     if isinstance(value, Tensor):
         arrays[f"tensor{name}"] = value.detach().cpu().numpy()
@@ -92,19 +107,20 @@ def _described(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if is_dataclass(value):
-        inside = {one.name: _described(getattr(value, one.name), f"{name}.{one.name}", arrays) for one in fields(value)}
+        names = [field.name for field in fields(value)]
+        inside = {part: _described(getattr(value, part), f"{name}.{part}", arrays) for part in names}
         return {"kind": type(value).__name__, "fields": inside}
     return {"plain": value}
 
 
-def _restored(about: Any, archive: Any) -> Any:
+def _restored(about: Any, archive: Mapping[str, np.ndarray]) -> Any:  # JSON of unknown content, just parsed
     if "tensor" in about:
         return torch.from_numpy(archive[about["tensor"]])
     if "dtype" in about:
-        found = getattr(torch, about["dtype"])
-        if not isinstance(found, torch.dtype):
+        dtype = getattr(torch, about["dtype"])
+        if not isinstance(dtype, torch.dtype):
             raise ValueError("no dtype")
-        return found
+        return dtype
     if "kind" in about:
-        return _KINDS[about["kind"]](**{name: _restored(one, archive) for name, one in about["fields"].items()})
+        return _KINDS[about["kind"]](**{name: _restored(inner, archive) for name, inner in about["fields"].items()})
     return about["plain"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +15,10 @@ from torch.utils.dlpack import from_dlpack
 
 from unhinge.extras import needed_for
 
-__all__ = ["BadRows", "Columns", "usable_rows", "width_of"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BadRows", "Batch", "Columns", "usable_rows", "width_of"]
 
 SHOWN = 20  # bad rows that are named; all of them are counted
 MISSING = "a feature or label is missing"
@@ -26,6 +29,15 @@ FRACTION = "the label is no whole number"
 SOFT = "the soft label is no distribution"
 
 Mask = NDArray[np.bool_]
+
+
+Batch: TypeAlias = "pa.RecordBatch | pa.Table"
+
+
+class Reject(Protocol):
+    """Leaves out the rows of a mask, for a reason."""
+
+    def __call__(self, wrong: Mask, reason: str, /) -> None: ...
 
 
 @dataclass
@@ -84,7 +96,7 @@ class Columns:
         return [*([self.features] if isinstance(self.features, str) else self.features), self.label]
 
 
-def width_of(features: str | tuple[str, ...], batch: Any) -> int:
+def width_of(features: str | tuple[str, ...], batch: Batch) -> int:
     """The number of features of most rows of an Arrow batch."""
     if not isinstance(features, str):
         return len(features)
@@ -92,15 +104,19 @@ def width_of(features: str | tuple[str, ...], batch: Any) -> int:
     size = getattr(column.type, "list_size", -1)
     if size >= 0:
         return int(size)
-    found = Counter(_lengths(column, features).tolist())
-    del found[-1]
-    if not found:
+    widths = Counter(_lengths(column, features).tolist())
+    del widths[-1]
+    if not widths:
         raise ValueError(f"column {features!r} begins with missing values only; its width cannot be told from them.")
-    return int(found.most_common(1)[0][0])
+    return int(widths.most_common(1)[0][0])
 
 
 def usable_rows(
-    batches: Iterable[Any], columns: Columns, bad: BadRows, where: str = "the data", first_row: int = 0
+    batches: Iterable[Batch],
+    columns: Columns,
+    bad: BadRows,
+    where: str = "the data",
+    first_row: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Pairs of features :math:`(b, p)` and labels of the rows that can be used; the others are noted in `bad`.
 
@@ -134,7 +150,7 @@ def usable_rows(
 # ---- features ------------------------------------------------------------------------------------------------------
 
 
-def _features(batch: Any, columns: Columns, reject: Any) -> Tensor:
+def _features(batch: Batch, columns: Columns, reject: Reject) -> Tensor:
     """All rows of the batch, :math:`(b, p)`; the rejected ones hold whatever is at hand."""
     if isinstance(columns.features, str):
         rows = _from_lists(_column(batch, columns.features), columns, reject)
@@ -149,7 +165,7 @@ def _features(batch: Any, columns: Columns, reject: Any) -> Tensor:
     return rows
 
 
-def _from_lists(column: Any, columns: Columns, reject: Any) -> Tensor:
+def _from_lists(column: pa.Array, columns: Columns, reject: Reject) -> Tensor:
     name, width = str(columns.features), columns.width
     lengths = _lengths(column, name)
     reject(lengths < 0, MISSING)
@@ -168,7 +184,7 @@ def _from_lists(column: Any, columns: Columns, reject: Any) -> Tensor:
     return rows
 
 
-def _lengths(column: Any, name: str) -> NDArray[np.int64]:
+def _lengths(column: pa.Array, name: str) -> NDArray[np.int64]:
     """The length of each list, -1 where there is none."""
     with needed_for("Arrow data"):
         import pyarrow as pa
@@ -183,7 +199,7 @@ def _lengths(column: Any, name: str) -> NDArray[np.int64]:
     return np.asarray(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _numbers(values: Any, name: str) -> Tensor:
+def _numbers(values: pa.Array, name: str) -> Tensor:
     """A flat Arrow array as a tensor that shares its memory where it can; nulls become NaN."""
     with needed_for("Arrow data"):
         import pyarrow as pa
@@ -201,7 +217,7 @@ def _numbers(values: Any, name: str) -> Tensor:
 # ---- labels --------------------------------------------------------------------------------------------------------
 
 
-def _labels(batch: Any, columns: Columns, reject: Any) -> Tensor:
+def _labels(batch: Batch, columns: Columns, reject: Reject) -> Tensor:
     """Integers :math:`(b,)` or soft labels :math:`(b, C)`; the rejected rows hold whatever is at hand."""
     with needed_for("Arrow data"):
         import pyarrow as pa
@@ -221,21 +237,21 @@ def _labels(batch: Any, columns: Columns, reject: Any) -> Tensor:
         )
     reject(~_valid(column), MISSING)
     plain = pc.fill_null(column.cast(pa.int8()) if pa.types.is_boolean(kind) else column, 0)
-    found = np.asarray(plain.to_numpy(zero_copy_only=False))
-    if np.issubdtype(found.dtype, np.floating):
-        reject(found != np.floor(found), FRACTION)  # NaN differs from itself; an infinite label is out of range
-        found = np.where(np.isfinite(found), found, -1)
-    reject((found < 0) | (found >= columns.num_classes), RANGE)
-    return torch.from_numpy(found.astype(np.int64))  # a copy of its own: Arrow's memory is not writable
+    labels = np.asarray(plain.to_numpy(zero_copy_only=False))
+    if np.issubdtype(labels.dtype, np.floating):
+        reject(labels != np.floor(labels), FRACTION)  # NaN differs from itself; an infinite label is out of range
+        labels = np.where(np.isfinite(labels), labels, -1)
+    reject((labels < 0) | (labels >= columns.num_classes), RANGE)
+    return torch.from_numpy(labels.astype(np.int64))  # a copy of its own: Arrow's memory is not writable
 
 
-def _valid(column: Any) -> Mask:
+def _valid(column: pa.Array) -> Mask:
     if column.null_count == 0:
         return np.ones(len(column), dtype=bool)
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=bool)
 
 
-def _column(batch: Any, name: str) -> Any:
+def _column(batch: Batch, name: str) -> pa.Array:
     """One Arrow array, also of a table in chunks and of a tensor type."""
     with needed_for("Arrow data"):
         import pyarrow as pa

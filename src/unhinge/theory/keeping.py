@@ -103,16 +103,18 @@ class _Durable(torch.autograd.Function):
         if not pairs:
             return (None,) * (1 + len(inputs))
         values, slopes = zip(*pairs, strict=True)
-        found = torch.autograd.grad(values, leaves, slopes, retain_graph=True, create_graph=second, allow_unused=True)
-        return (None, *found)
+        gradients = torch.autograd.grad(
+            values, leaves, slopes, retain_graph=True, create_graph=second, allow_unused=True
+        )
+        return (None, *gradients)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
     """All tensors of a value, each once, in a fixed order; also those that a property has kept."""
-    found: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
     for tensor in _walk(value, set()):
-        found.setdefault(id(tensor), tensor)
-    return list(found.values())
+        tensors.setdefault(id(tensor), tensor)
+    return list(tensors.values())
 
 
 def _walk(value: Any, seen: set[int]) -> Iterator[Tensor]:

@@ -52,7 +52,7 @@ def first_learned(
     grid = torch.cat([even, torch.logspace(math.log10(until / 100), math.log10(until), GRID, dtype=torch.float64)])
     grid = (grid.round() if discrete else grid).unique()
     known = reached(grid)
-    found = torch.full((num_classes,), math.inf, dtype=torch.float64)
+    times = torch.full((num_classes,), math.inf, dtype=torch.float64)
     for index in known.any(0).nonzero().flatten().tolist():
         first = int(known[:, index].double().argmax())
         low, high = grid[max(first - 1, 0)].item(), grid[first].item()
@@ -64,5 +64,5 @@ def first_learned(
             if narrower == (low, high):
                 break
             low, high = narrower
-        found[index] = high
-    return found
+        times[index] = high
+    return times

@@ -148,8 +148,8 @@ def first_time_below(measured: Callable[[Tensor], Tensor], wanted: float, horizo
                     return dip
         if len(below):
             low = points[-2][0] if len(points) > 1 else 0.0
-            found = _refined(measured, wanted, low, points[-1][0], discrete)
-            return points[-1][0] if found is None else found
+            refined = _refined(measured, wanted, low, points[-1][0], discrete)
+            return points[-1][0] if refined is None else refined
         tail = points[-2:]
     return math.inf
 

@@ -119,9 +119,9 @@ class FactoredRows(nn.Module):
             return self.own[labels]
         asked, here = self.shards.gather(labels)
         mine = self.shards.mine(asked)
-        found = self.own.new_zeros(len(asked), self.own.shape[1])
-        found[mine] = self.own[asked[mine] - self.shards.start]
-        return self.shards.sum(found)[here]
+        rows = self.own.new_zeros(len(asked), self.own.shape[1])
+        rows[mine] = self.own[asked[mine] - self.shards.start]
+        return self.shards.sum(rows)[here]
 
     def gathered(self, labels: Tensor) -> Tensor:
         r"""The rows of `labels` :math:`(n)`, whoever owns them, float64."""
@@ -220,8 +220,8 @@ class FactoredRows(nn.Module):
         """x with x U = rows; infinite or wild where U is singular, which counts as ill-conditioned."""
         if not self.quadratic:
             return rows / mix
-        found, info = torch.linalg.solve_ex(mix, rows, left=False)
-        return found if int(info) == 0 else torch.full_like(rows, torch.inf)
+        unmixed, info = torch.linalg.solve_ex(mix, rows, left=False)
+        return unmixed if int(info) == 0 else torch.full_like(rows, torch.inf)
 
     def _ill_conditioned(self, rows: Tensor, after: Tensor, pushed: Tensor) -> bool:
         r"""Whether storing these rows as V would cost more digits than they can spare; see above."""

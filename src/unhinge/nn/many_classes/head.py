@@ -198,15 +198,15 @@ class ManyClassHead(nn.Module):
         """
         if not 1 <= k < self.num_classes:
             raise ValueError(f"k must lie between 1 and {self.num_classes - 1}, the number of other classes, got {k}.")
-        found = []
+        nearest = []
         for first in range(0, self.num_classes, 1 << 12):
             index = torch.arange(first, min(first + (1 << 12), self.num_classes), device=self.store.own.device)
             near = self.predict(self.rows(index), k + 1).classes
             # Without the class itself, which need not be among its own k + 1: then the last one goes.
             others = near != index[:, None]
             others[:, -1] &= ~others.all(1)
-            found.append(near[others].view(-1, k))
-        return torch.cat(found)
+            nearest.append(near[others].view(-1, k))
+        return torch.cat(nearest)
 
     @torch.no_grad()
     def rows(self, target: Tensor) -> Tensor:
@@ -350,16 +350,16 @@ class ManyClassHead(nn.Module):
         empty = Pull(
             nothing.long(), nothing.long(), nothing, nothing.new_zeros(0, len(self.store.total)), *[nothing] * 2
         )
-        one = Pull(*(torch.cat(part) for part in zip(empty, *whole, strict=True)))
+        pull = Pull(*(torch.cat(part) for part in zip(empty, *whole, strict=True)))
         shards = self.store.shards
-        features, here = shards.gather(one.features)
+        features, here = shards.gather(pull.features)
         return Pull(
-            shards.gather(one.labels)[0],
-            shards.gather(one.example + here.start)[0],
-            shards.gather(one.by_own / shards.size)[0],
+            shards.gather(pull.labels)[0],
+            shards.gather(pull.example + here.start)[0],
+            shards.gather(pull.by_own / shards.size)[0],
             features,
-            shards.gather(one.by_total / shards.size)[0],
-            shards.gather(one.by_squares / shards.size)[0],
+            shards.gather(pull.by_total / shards.size)[0],
+            shards.gather(pull.by_squares / shards.size)[0],
         )
 
     def _extended(self, features: Tensor) -> Tensor:

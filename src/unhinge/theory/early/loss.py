@@ -123,15 +123,15 @@ def binary_cross_entropy(num_classes: int) -> LossAtZero:
 
 def squared_error(num_classes: int) -> LossAtZero:
     r""":math:`\frac12\|z - e_y\|^2`: at zero the unhinged loss with :math:`\gamma = 0`; its second derivative is 1."""
-    one = torch.ones(num_classes, dtype=torch.float64)
+    ones = torch.ones(num_classes, dtype=torch.float64)
     return LossAtZero(
         scale=1.0,
         prior=None,
         gamma=0.0,
-        values=one / 2,
+        values=ones / 2,
         centered=False,
-        diagonal=one,
-        vector=torch.zeros_like(one),
+        diagonal=ones,
+        vector=torch.zeros_like(ones),
         common=True,
         curvature=partial(_constant, 1.0),
         bend=partial(_constant, 0.0),

@@ -100,26 +100,26 @@ class Linear:
 
     @property
     def together(self) -> bool:
-        one, two = self.schedules
-        return one.proportional_to(two) and all(schedule.peak.item() > 0 for schedule in self.schedules)
+        feature_lr, weight_lr = self.schedules
+        return feature_lr.proportional_to(weight_lr) and all(schedule.peak.item() > 0 for schedule in self.schedules)
 
     @property
     def scales(self) -> tuple[float, float]:
-        one, two = (schedule.peak.item() for schedule in self.schedules)
+        rate_h, rate_w = (schedule.peak.item() for schedule in self.schedules)
         if not self.together:
-            one, two = (schedule.peak.item() * schedule.shape.highest for schedule in self.schedules)
-            if not (one > 0 and two > 0 and math.isfinite(one + two)):
+            rate_h, rate_w = (schedule.peak.item() * schedule.shape.highest for schedule in self.schedules)
+            if not (rate_h > 0 and rate_w > 0 and math.isfinite(rate_h + rate_w)):
                 return 1.0, 1.0
-        return math.sqrt(one), math.sqrt(two)
+        return math.sqrt(rate_h), math.sqrt(rate_w)
 
     def eigenvalues(self, decoupled: bool = False) -> tuple[float, float]:
         """The extreme ones, for proportional rates, per unit of their common shape."""
-        one, two = (schedule.peak.item() for schedule in self.schedules)
-        first, second = (0.0, 0.0) if decoupled else (one * self.decays[0], two * self.decays[1])
-        radius = math.hypot((first - second) / 2, math.sqrt(one * two) * self.sigma)
+        rate_h, rate_w = (schedule.peak.item() for schedule in self.schedules)
+        first, second = (0.0, 0.0) if decoupled else (rate_h * self.decays[0], rate_w * self.decays[1])
+        radius = math.hypot((first - second) / 2, math.sqrt(rate_h * rate_w) * self.sigma)
         mean = (first + second) / 2
         # the quotient keeps its digits at the critical decay
-        largest = (one * two * self.sigma**2 - first * second) / (radius + mean) if radius + mean > 0 else 0.0
+        largest = (rate_h * rate_w * self.sigma**2 - first * second) / (radius + mean) if radius + mean > 0 else 0.0
         return largest, -(mean + radius)
 
     @property
@@ -138,8 +138,8 @@ class Linear:
             floors = [schedule.peak.item() * schedule.shape.floor for schedule in self.schedules]
             return np.array(floors[:1]), np.array(floors[1:])
         steps = torch.arange(start, stop, dtype=torch.float64)
-        one, two = (schedule(steps).detach().double().numpy() for schedule in self.schedules)
-        return one, two
+        of_h, of_w = (schedule(steps).detach().double().numpy() for schedule in self.schedules)
+        return of_h, of_w
 
     def clocks(self, start: float, stop: float) -> tuple[float, float]:
         """Integrals (flow) or sums (descent) of the two rates."""
@@ -148,19 +148,19 @@ class Linear:
             first, second = (float(rates.sum()) * (stop - start) / len(rates) for rates in steps)
             return first, second
         if self.settles == 0:
-            one, two = (schedule.peak.item() * schedule.shape.floor for schedule in self.schedules)
-            return one * (stop - start), two * (stop - start)
+            of_h, of_w = (schedule.peak.item() * schedule.shape.floor for schedule in self.schedules)
+            return of_h * (stop - start), of_w * (stop - start)
         ends = torch.tensor([start, stop], dtype=torch.float64)
-        one, two = (schedule.integral(ends).diff().item() for schedule in self.schedules)
-        return max(one, 0.0), max(two, 0.0)
+        of_h, of_w = (schedule.integral(ends).diff().item() for schedule in self.schedules)
+        return max(of_h, 0.0), max(of_w, 0.0)
 
     def turn(self, start: float, stop: float) -> float:
         """At least the norm of the generator, summed over the stretch: how far the path can turn."""
-        one, two = self.clocks(start, stop)
+        clock_h, clock_w = self.clocks(start, stop)
         if self.together:
-            return max(map(abs, self.eigenvalues())) * one / self.schedules[0].peak.item()
+            return max(map(abs, self.eigenvalues())) * clock_h / self.schedules[0].peak.item()
         a, b = self.scales
-        return self.decays[0] * one + self.decays[1] * two + self.sigma * (one * b / a + two * a / b)
+        return self.decays[0] * clock_h + self.decays[1] * clock_w + self.sigma * (clock_h * b / a + clock_w * a / b)
 
     def next(self, start: float, slow: float) -> float:
         """The next time at which the path may have turned by `FINE`; `slow` is 1 / (1 - momentum)."""
@@ -210,10 +210,10 @@ class PlainMover:
 
     def block(self, start: float, stop: float) -> Block:
         linear = self.linear
-        one, two = linear.clocks(start, stop)
+        clock_h, clock_w = linear.clocks(start, stop)
         growth = math.exp(min(self._log_growth(start, stop), 700.0))
         high = max(1.0, growth)
-        turn, fade = min(linear.turn(start, stop), 300.0), min(linear.decays[0] * one, 300.0)
+        turn, fade = min(linear.turn(start, stop), 300.0), min(linear.decays[0] * clock_h, 300.0)
         first = min(math.expm1(turn), 1 + high)
         second = min(turn**2 * math.exp(turn), 4 * high)
         curve = math.exp(min(4 * turn, 700.0)) * (1 / 8 if linear.even or not linear.discrete else 1 / 2)
@@ -222,36 +222,36 @@ class PlainMover:
         a, b = linear.scales
         highest = max(rate.max() for rate in linear.rates(start, stop)[1:]) if linear.discrete else 0.0
         return Block(
-            push=(one / a, two / b),
+            push=(clock_h / a, clock_w / b),
             matrix=(growth, 0.0, 0.0, 0.0),
             load=(high, 0.0),
             top=(high, 0.0, high),
             bias_matrix=(1.0 if highest * linear.decays[1] <= 2 else math.inf, 0.0, 0.0, 0.0),
-            bias_load=(two, 0.0),
+            bias_load=(clock_w, 0.0),
             damps=highest * (linear.steepness + linear.decays[1]) <= 2,
             path=np.array([[first, 0, 0], [second, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]),
             fade=(min(math.expm1(fade), 2.0), min(fade**2 * math.exp(fade), 4.0)),
-            drift=(two, two * min(1.0, linear.decays[1] * two)),
+            drift=(clock_w, clock_w * min(1.0, linear.decays[1] * clock_w)),
             curve=curve,
         )
 
     def _log_growth(self, start: float, stop: float) -> float:
         linear = self.linear
-        one, two = linear.clocks(start, stop)
+        clock_h, clock_w = linear.clocks(start, stop)
         a, b = linear.scales
         if linear.together:
             largest, smallest = linear.eigenvalues()
             peak = linear.schedules[0].peak.item()
             if not linear.discrete:
-                return largest * one / peak
+                return largest * clock_h / peak
             rates = linear.rates(start, stop)[0] / peak
             factors = np.maximum(np.abs(1 + rates * largest), np.abs(1 + rates * smallest))
             return float(np.log(factors).sum()) * (stop - start) / len(rates)
         if not linear.discrete:  # the largest eigenvalue of the symmetric part; decays only help
-            return linear.sigma * (one * b / a + two * a / b) / 2
+            return linear.sigma * (clock_h * b / a + clock_w * a / b) / 2
         if any(rate.max() * decay > 2 for rate, decay in zip(linear.rates(start, stop), linear.decays, strict=True)):
             return 700.0  # steps that overshoot: nothing is claimed
-        return linear.sigma * (one * b / a + two * a / b)
+        return linear.sigma * (clock_h * b / a + clock_w * a / b)
 
 
 @dataclass(frozen=True)
@@ -263,8 +263,12 @@ class AnchoredMover:
 
     @property
     def scales(self) -> tuple[float, float]:
-        one, two = (schedule.peak.item() for schedule in self.linear.schedules)
-        return (math.sqrt(one), math.sqrt(two)) if one > 0 and two > 0 else (max(math.sqrt(one), 1e-150), 1.0)
+        rate_h, rate_w = (schedule.peak.item() for schedule in self.linear.schedules)
+        return (
+            (math.sqrt(rate_h), math.sqrt(rate_w))
+            if rate_h > 0 and rate_w > 0
+            else (max(math.sqrt(rate_h), 1e-150), 1.0)
+        )
 
     @property
     def discrete(self) -> bool:
@@ -297,11 +301,11 @@ class AnchoredMover:
 
     def block(self, start: float, stop: float) -> Block:
         linear, (a, b) = self.linear, self.scales
-        one, two = linear.clocks(start, stop)
-        fade = min(linear.decays[0] * one, 300.0)
+        clock_h, clock_w = linear.clocks(start, stop)
+        fade = min(linear.decays[0] * clock_h, 300.0)
         first, second = min(math.expm1(fade), 2.0), min(fade**2 * math.exp(fade), 4.0)
         return Block(
-            push=(one / a, two / b),
+            push=(clock_h / a, clock_w / b),
             matrix=(1.0, 0.0, 0.0, 0.0),
             load=(1.0, 0.0),
             top=(1.0, 0.0, 1.0),
@@ -310,9 +314,9 @@ class AnchoredMover:
             damps=True,
             path=np.array([[first, 0, 0], [second, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]),
             fade=(first, second),
-            drift=(two, two * min(1.0, linear.decays[1] * two)),
+            drift=(clock_w, clock_w * min(1.0, linear.decays[1] * clock_w)),
             curve=1 / 8,
-            offset=(one * self.pull / a, fade * one * self.pull / a),
+            offset=(clock_h * self.pull / a, fade * clock_h * self.pull / a),
         )
 
 
@@ -340,26 +344,28 @@ class MomentumMover:
 
     def block(self, start: float, stop: float) -> Block:
         linear, options = self.linear, self.options
-        one, two = linear.rates(start, stop)
+        rates_h, rates_w = linear.rates(start, stop)
         if linear.together:
-            rate = float(one.max()) / linear.schedules[0].peak.item()
+            rate = float(rates_h.max()) / linear.schedules[0].peak.item()
             largest, smallest = linear.eigenvalues(options.decoupled)
             size = max(abs(largest), abs(smallest))
             grow = self._response(rate, largest, smallest, size)
             push = linear.scales
         else:
-            rate = float(max(one.max(), two.max()))
+            rate = float(max(rates_h.max(), rates_w.max()))
             first, second = (0.0, 0.0) if options.decoupled else linear.decays
             size = (first + second) / 2 + math.hypot((first - second) / 2, linear.sigma)
             grow, push = size, (1.0, 1.0)
         keep = 1.0
         if options.decoupled:
-            keep = max(abs(1 - r * d) for rates, d in zip((one, two), linear.decays, strict=True) for r in rates)
+            keep = max(
+                abs(1 - r * d) for rates, d in zip((rates_h, rates_w), linear.decays, strict=True) for r in rates
+            )
         count = round(stop - start)
         begin = start == 0
         moved = self._power(rate, grow, keep, count, begin)
         free = self._power(rate, max(grow, 0.0), max(keep, 1.0), count, begin)
-        pace = float(two.max())  # biases: their own rate, and no pull but the decay
+        pace = float(rates_w.max())  # biases: their own rate, and no pull but the decay
         drift = count * pace / (1 - options.factor)
         curve = 1.0 if not linear.together else (1 / 8 if linear.even else 1 / 2)
         # their buffer fills like 1 - mu^k, and then changes only by the decay; Nesterov moves at most twice as unevenly
@@ -419,12 +425,12 @@ class MomentumMover:
             return max(largest, 0.0)
         step, mu = rate * (1 - self.options.dampening), self.options.factor
         critical = -((1 - math.sqrt(mu)) ** 2) / step
-        found = max(largest, critical)
+        eigenvalue = max(largest, critical)
         if step * abs(smallest) > 1 + mu + max(
-            1 + mu + step * found, 2 * math.sqrt(mu)
+            1 + mu + step * eigenvalue, 2 * math.sqrt(mu)
         ):  # |x| of the smallest is larger
             return 0.0
-        return found
+        return eigenvalue
 
     def _steady(self, rate: float, smallest: float) -> bool:
         """Whether negative eigenvalues respond no more than 0 does: a constant rate, and no overshooting."""

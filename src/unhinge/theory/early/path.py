@@ -82,8 +82,8 @@ class EarlyPath:
         held = [k for k, bound in enumerate(self._bounds(nodes)) if bound <= tolerance]
         last = held[-1] if held else 0
         if last == len(nodes) - 1:
-            found = math.inf if certificate.resting else nodes[-1]
-            return self._like(torch.tensor(found, dtype=torch.float64))
+            horizon = math.inf if certificate.resting else nodes[-1]
+            return self._like(torch.tensor(horizon, dtype=torch.float64))
         low, high = nodes[last], nodes[last + 1]
         while high - low > (1 if self.discrete else 1e-12 * high):
             middle = math.floor((low + high) / 2) if self.discrete else (low + high) / 2
@@ -97,10 +97,10 @@ class EarlyPath:
         Looked for up to where the path has reached its direction; see :func:`~unhinge.theory.learned.first_learned`.
         A time beyond :meth:`horizon` is the linear loss's, not the real one's.
         """
-        found = first_learned(
+        times = first_learned(
             self.linear.correct, self.linear.labels, self.num_classes, fraction, self._settled, self.discrete
         )
-        return self._like(found)
+        return self._like(times)
 
     def loss(self, time: Time) -> Tensor:
         r"""The real loss to first order in the logits: its value at zero, plus the linear loss.
@@ -214,10 +214,10 @@ class EarlyPath:
     def _settled(self) -> float:
         """A time after which no decision changes: the path is within a millionth of its direction, or has ended."""
         try:
-            found = self.linear.time_to(1e-6).item()
+            settled = self.linear.time_to(1e-6).item()
         except ValueError:  # no direction: steps that oscillate, a schedule without an end
-            found = math.inf
-        until = found if 0 < found < LATEST else LATEST
+            settled = math.inf
+        until = settled if 0 < settled < LATEST else LATEST
         return 4 * until
 
     def _like(self, value: Tensor) -> Tensor:

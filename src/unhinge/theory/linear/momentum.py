@@ -214,18 +214,18 @@ class MomentumSymbol:
             pull = decay if coupled else torch.zeros_like(decay)
             keep = 1 - rates * (0.0 if coupled else decay)
             mu = 0.0 if first else self.options.factor
-            zero, one = torch.zeros_like(rates), torch.ones_like(rates)
-            buffer = [fresh * pull * one, mu * one, -fresh * one]
+            zero, ones = torch.zeros_like(rates), torch.ones_like(rates)
+            buffer = [fresh * pull * ones, mu * ones, -fresh * ones]
             if self.options.nesterov:
                 used = [
-                    pull * one + self.options.factor * buffer[0],
+                    pull * ones + self.options.factor * buffer[0],
                     self.options.factor * buffer[1],
-                    -one + self.options.factor * buffer[2],
+                    -ones + self.options.factor * buffer[2],
                 ]
             else:
                 used = buffer
             top = [keep - rates * used[0], -rates * used[1], -rates * used[2]]
-            rows = [*top, *buffer, zero, zero, one]
+            rows = [*top, *buffer, zero, zero, ones]
             return torch.stack(rows, -1).unflatten(-1, (3, 3))
 
         def later(start: int, stop: int) -> Tensor:

@@ -208,18 +208,18 @@ def _eigen(squares: Doubled, q: Doubled, multiplicity: Tensor) -> tuple[Doubled,
     residuals :math:`r_j` of twice the precision, and so squares the error of each vector.
     """
     size = len(squares.high)
-    one = _ones(multiplicity, size)
-    eye, ones, prior = torch.eye(size, dtype=torch.float64), one.value, q.value
+    all_ones = _ones(multiplicity, size)
+    eye, ones, prior = torch.eye(size, dtype=torch.float64), all_ones.value, q.value
     oblique = eye - prior[:, None] * ones
     vectors = torch.linalg.svd(oblique * squares.value.sqrt())[0]
     vectors[:, -1] = ones / ones.norm()
     value = Doubled.of(torch.zeros(size, dtype=torch.float64))
     for _ in range(4):
         x = Doubled.of(vectors)
-        inner = x - _row((_column(q) * x).sum(0), _column(one))  # (I - 1 q^T) x
+        inner = x - _row((_column(q) * x).sum(0), _column(all_ones))  # (I - 1 q^T) x
         pulled = _column(squares) * inner
         value = (inner * pulled).sum(0) / (x * x).sum(0)
-        image = pulled - _row((_column(one) * pulled).sum(0), _column(q))
+        image = pulled - _row((_column(all_ones) * pulled).sum(0), _column(q))
         residual = (image - _row(value, x)).value
         gap = (Doubled(value.high[None], value.low[None]) - _column(value)).value
         overlap = vectors.mT @ vectors - eye
@@ -248,8 +248,8 @@ def _row(factor: Doubled, of: Doubled) -> Doubled:
 
 def _partners(left: Tensor, squares: Doubled, q: Doubled, multiplicity: Tensor, roots: Tensor) -> Tensor:
     r""":math:`v = A^\top u/\sigma`, and :math:`\mathrm{diag}(s)^{-1}q` beside the zero mode."""
-    one, prior, size = _ones(multiplicity, len(roots)).value, q.value, len(roots)
+    ones, prior, size = _ones(multiplicity, len(roots)).value, q.value, len(roots)
     strength = squares.value.sqrt()[:, None]
-    pulled = strength * (left - one[:, None] * (prior @ left))
+    pulled = strength * (left - ones[:, None] * (prior @ left))
     pulled[:, size - 1] = prior / strength[:, 0]
     return pulled / pulled.norm(dim=0)
