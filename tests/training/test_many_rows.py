@@ -8,7 +8,7 @@ import torch
 from unhinge.data import load
 from unhinge.training import Recipe, RecipeError, evaluate, fit
 from unhinge.training.loop import Interrupted
-from unhinge.training.network import ManyRows, network_of
+from unhinge.training.network import ManyClassAdapter, network_of
 
 RECIPE = Recipe(head="many", loss="taylor_softmax", width=4, epochs=2, lr=0.05, augment=False)
 
@@ -17,7 +17,7 @@ def test_a_step_is_that_of_dense_sgd_on_the_same_rows():
     """The rate is head_rate * batch / features, without momentum and decay."""
     images = load("digits").training
     network = network_of(RECIPE, images)
-    assert isinstance(network.head, ManyRows)
+    assert isinstance(network.head, ManyClassAdapter)
     rows = network.head.weight.clone().requires_grad_()
     features, target = torch.randn(6, network.feature_dim), torch.arange(6)
     network.head.losses(features, target).mean().backward()

@@ -14,7 +14,7 @@ import torch
 
 from unhinge.training import Recipe, fit, processes
 from unhinge.training.checkpoint import read_tensors
-from unhinge.training.parallel import Alone
+from unhinge.training.parallel import SingleProcess
 from unhinge.training.records import read_records
 from unhinge.training.shared_norm import SharedBatchNorm2d, share_batch_norm
 
@@ -117,7 +117,7 @@ def test_what_this_machine_or_lightning_does_not_have_is_refused(request_, told)
 
 def test_one_process_on_the_cpu_needs_no_lightning(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
-    assert isinstance(processes(accelerator="cpu"), Alone)
+    assert isinstance(processes(accelerator="cpu"), SingleProcess)
     with pytest.raises(ImportError, match=r"unhinge\[train\]"):
         processes(2, "ddp", "cpu")
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from unhinge.web.app import SORRY, VIEWS, all_controls, answer_text, make_app
+from unhinge.web.cache import SizedCache
 from unhinge.web.controls import written
-from unhinge.web.kept import Kept
 from unhinge.web.serve import is_local, serve
 from unhinge.web.uploads import LARGEST_FILE
 
@@ -237,7 +237,7 @@ def test_the_same_thing_asked_by_many_is_made_once():
         go.wait()
         return b"answer"
 
-    kept: Kept[str, bytes] = Kept(100, len)
+    kept: SizedCache[str, bytes] = SizedCache(100, len)
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(kept.get, "state", slow) for _ in range(8)]
         while not made:
@@ -251,7 +251,7 @@ def test_a_failure_is_not_kept():
     def fail() -> bytes:
         raise ValueError("no")
 
-    kept: Kept[str, bytes] = Kept(100, len)
+    kept: SizedCache[str, bytes] = SizedCache(100, len)
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
             kept.get("state", fail)
@@ -261,7 +261,7 @@ def test_a_failure_is_not_kept():
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40)), max_size=40))
 def test_what_is_kept_never_takes_more_than_its_limit(pairs):
-    kept: Kept[int, bytes] = Kept(60, len)
+    kept: SizedCache[int, bytes] = SizedCache(60, len)
     for key, size in pairs:
         kept.put(key, bytes(size))
         assert kept.bytes <= 60
@@ -352,9 +352,9 @@ def command(monkeypatch):
     import typer
 
     from unhinge.cli import explore
-    from unhinge.web.serve import Served
+    from unhinge.web.serve import Server
 
-    monkeypatch.setattr(Served, "run", lambda self: self.server.server_close())
+    monkeypatch.setattr(Server, "run", lambda self: self.server.server_close())
     app = typer.Typer()
     explore.add_to(app)
     return lambda *arguments: CliRunner().invoke(app, [*arguments])

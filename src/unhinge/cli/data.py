@@ -37,11 +37,11 @@ def show(
     """
     from unhinge.data.load import NAMES
 
-    known = [one for one in NAMES if one != "folder:PATH"]
-    for one in name or ():
-        if one not in known:
-            refuse(f"there is no data set {one!r}. There are {', '.join(known)}.")
-    records = [_record(one, data_root) for one in name or known]
+    known = [data_set for data_set in NAMES if data_set != "folder:PATH"]
+    for asked in name or ():
+        if asked not in known:
+            refuse(f"there is no data set {asked!r}. There are {', '.join(known)}.")
+    records = [_record(data_set, data_root) for data_set in name or known]
     if json:
         typer.echo(as_json(records))
     else:
@@ -58,11 +58,11 @@ def _record(name: str, root: Path | None) -> dict[str, object]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = load(name, root, train=name in ("digits", "glyphs"), checksum="error").test
+            images = load(name, root, train=name in ("digits", "glyphs"), checksum="error").test
     except (ValueError, OSError, ImportError) as error:
         return {"name": name, "there": False, "words": str(error).replace("with root=", "with --data-root")}
-    shape = " x ".join(str(side) for side in found.images.shape[1:])
-    words = f"{len(found):,} test images of {shape}, {len(found.classes)} classes"
+    shape = " x ".join(str(side) for side in images.images.shape[1:])
+    words = f"{len(images):,} test images of {shape}, {len(images.classes)} classes"
     return {"name": name, "there": True, "words": words}
 
 

@@ -74,7 +74,7 @@ def predict(
 
     folder = None if out is None else writable(out)
     try:
-        found = ask(
+        prediction = ask(
             _read_parquet(file, features, label, classes, engine, workers, folder) if is_parquet(file) else file,
             gamma=gamma,
             lr=0.1 if lr is None else lr,
@@ -82,19 +82,19 @@ def predict(
             weight_decay=weight_decay,
             distance=distance,
         )
-        advice = recommend(found, distance=distance, lr=lr, batch=batch)
+        advice = recommend(prediction, distance=distance, lr=lr, batch=batch)
     except (ValueError, MemoryError) as error:
         refuse(" ".join(str(error).split()) or "there is not enough memory for this file.")
     page = None
     if folder is not None:
         from unhinge.prediction.report import write_report
 
-        page = write_report(found, advice, folder, f"What training will do to {Path(file).name}")
+        page = write_report(prediction, advice, folder, f"What training will do to {Path(file).name}")
     if json:
-        record = {"file": str(file), **found.as_dict(), "recommendation": advice.as_dict()}
+        record = {"file": str(file), **prediction.as_dict(), "recommendation": advice.as_dict()}
         typer.echo(as_json(record))
         return
-    _print(found, advice)
+    _print(prediction, advice)
     if page is not None:
         typer.echo(f"Report: {page}  ·  figure: {page.parent}/prediction.png, .pdf  ·  numbers: prediction.json")
 
@@ -119,7 +119,7 @@ def _read_parquet(
         )
 
 
-def _print(found: Prediction, advice: Recommendation) -> None:
+def _print(prediction: Prediction, advice: Recommendation) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -127,29 +127,30 @@ def _print(found: Prediction, advice: Recommendation) -> None:
     from unhinge.prediction.words import CAVEAT, number, steps
 
     console = Console(highlight=False)
-    setting = found.setting
+    setting = prediction.setting
     console.print(
         f"[bold]{setting.num_samples:,} examples, {setting.num_classes:,} classes, {setting.dim:,} dimensions[/]; "
         f"gamma {number(setting.gamma)}, rate {number(setting.lr)}, decays {number(setting.feature_decay)} (features) "
         f"and {number(setting.weight_decay)} (head). Head: {setting.head}."
     )
-    for sentence in found.findings:
+    for sentence in prediction.findings:
         console.print(f"• {sentence}", markup=False)
     table = Table(pad_edge=False, title="Neural collapse", title_justify="left")
     for name in ("measure", "now", f"at {setting.distance:g}", "limit"):
         table.add_column(name, justify="left" if name == "measure" else "right")
-    for row in collapse_rows(found):
+    for row in collapse_rows(prediction):
         table.add_row(*row)
     console.print(table)
     table = Table(pad_edge=False, title="Spectrum", title_justify="left")
     for name in ("singular value", "modes", "growth per step"):
         table.add_column(name, justify="right")
-    for mode in found.spectrum[:8]:
+    for mode in prediction.spectrum[:8]:
         table.add_row(number(mode.singular_value), str(mode.multiplicity), number(mode.growth))
-    if len(found.spectrum) > 8:
-        table.add_row(f"and {len(found.spectrum) - 8} more", "", "")
+    if len(prediction.spectrum) > 8:
+        table.add_row(f"and {len(prediction.spectrum) - 8} more", "", "")
     console.print(table)
-    console.print("Time to a distance: " + ", ".join(f"{one:g}: {steps(time)}" for one, time in found.times.items()))
+    times = (f"{distance:g}: {steps(time)}" for distance, time in prediction.times.items())
+    console.print(f"Time to a distance: {', '.join(times)}")
     console.print(f"[bold]To reach the distance {advice.distance:g}:[/]")
     for name, value in (
         ("gamma", number(advice.gamma)),

@@ -183,7 +183,7 @@ def reproduce(
     folder = writable(out if out is not None else Path("results") / scale)
     try:
         made = _figures(figures, size, folder, seed, seeds or 1, jobs, collect)
-        found = _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect, chosen) if studies else []
+        studied = _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect, chosen) if studies else []
     except KeyboardInterrupt:
         typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
         raise typer.Exit(130) from None
@@ -196,13 +196,13 @@ def reproduce(
     except (FileNotFoundError, SealError) as error:  # --collect, and nothing is there; or what is there was changed
         refuse(str(error))
     if json:
-        records = [*(_record(result) for result in made), *(_study_record(result, folder) for result in found)]
+        records = [*(_record(result) for result in made), *(_study_record(result, folder) for result in studied)]
         typer.echo(as_json(records))
     else:
         _print(made)
-        _print_studies(found, folder)
+        _print_studies(studied, folder)
         typer.echo(f"Figures and tables: {page.parent}/  ·  Report: {page}")
-    if not all(result.holds for result in made) or any(result.failures for result in found):
+    if not all(result.holds for result in made) or any(result.failures for result in studied):
         raise typer.Exit(1)
 
 
@@ -210,11 +210,11 @@ def _figures(
     chosen: list[Experiment], size: Scale, folder: Path, seed: int, seeds: int, jobs: int | None, collect: bool
 ) -> list[Result]:
     """The figures that were chosen, made or kept; with `collect` only those that are there."""
-    names = [one.id for one in chosen]
+    names = [figure.id for figure in chosen]
     if collect:
         from unhinge.paper.figures.run import results
 
-        return [found for found in results(folder) if found.id in names]
+        return [result for result in results(folder) if result.id in names]
     return _make_figures(names, size, folder, seed, seeds, jobs) if names else []
 
 
@@ -272,11 +272,11 @@ def _study_record(result: StudyResult, folder: Path) -> dict[str, Any]:
     return {**recipe, "folder": str(folder / result.study.id)}
 
 
-def _print_studies(found: list[StudyResult], folder: Path) -> None:
+def _print_studies(studied: list[StudyResult], folder: Path) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    for result in found:
+    for result in studied:
         Console().print(Markdown((folder / result.study.id / "table.md").read_text(encoding="utf-8")))
 
 

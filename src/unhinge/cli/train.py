@@ -451,19 +451,18 @@ def evaluate(
         return
     (folder,) = folders
     try:
-        found = measure(folder, ood, data_root=data_root, which=weights, prior=prior)  # type: ignore[arg-type]
+        evaluation = measure(folder, ood, data_root=data_root, which=weights, prior=prior)  # type: ignore[arg-type]
     except (ValueError, OSError) as error:
         refuse(str(error))
-    title = f"{folder.name}: accuracy {100 * found.numbers['accuracy']:.2f} %"
-    save(draw_evaluation(found, title), folder, "evaluation")
-    if found.detections:
-        save(
-            draw_scores(found.known, found.unknown, f"{folder.name}: scores of known and unknown images"), folder, "ood"
-        )
+    title = f"{folder.name}: accuracy {100 * evaluation.numbers['accuracy']:.2f} %"
+    save(draw_evaluation(evaluation, title), folder, "evaluation")
+    if evaluation.detections:
+        title = f"{folder.name}: scores of known and unknown images"
+        save(draw_scores(evaluation.known, evaluation.unknown, title), folder, "ood")
     if json:
         typer.echo(as_json(plain(found.numbers, names=True)))
         return
-    _print_evaluation(found)
+    _print_evaluation(evaluation)
 
 
 def _compare(places: list[Path], ood: str | None, data_root: Path | None, out: Path | None, json: bool) -> None:
@@ -485,11 +484,11 @@ def _compare(places: list[Path], ood: str | None, data_root: Path | None, out: P
     typer.echo(as_json(comparison_records(table)) if json else comparison_markdown(table))
 
 
-def _print_evaluation(found: Evaluation) -> None:
+def _print_evaluation(evaluation: Evaluation) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    numbers = found.numbers
+    numbers = evaluation.numbers
     table = Table(pad_edge=False, show_header=False)
     table.add_row("accuracy", f"{numbers['accuracy']:.4f}")
     for name in ("many", "medium", "few"):
@@ -520,10 +519,10 @@ def _print_evaluation(found: Evaluation) -> None:
     console.print(table)
     for note in numbers["notes"]:
         console.print(f"Note: {note}", highlight=False)
-    if found.detections:
+    if evaluation.detections:
         unknown = Table("score", "unknown", "AUROC", "FPR95", "AUPR in", "AUPR out", pad_edge=False)
-        sets = {row.data: row.distance for row in found.detections if not row.is_mean}
-        for row in found.detections:
+        sets = {row.data: row.distance for row in evaluation.detections if not row.is_mean}
+        for row in evaluation.detections:
             if row.is_mean and list(sets.values()).count(row.distance) == 1:
                 continue  # the mean of one set is that set
             sure = (_with_interval(row.measures[name], row.intervals[name]) for name in ("auroc", "fpr95"))
@@ -531,7 +530,7 @@ def _print_evaluation(found: Evaluation) -> None:
             unknown.add_row(row.score, f"mean of {row.data}" if row.is_mean else row.data, *sure, *plain)
         console.print(unknown)
         console.print("Percent, 95 % intervals from sets drawn again (all in evaluation.json). ", highlight=False)
-    console.print(f"{found.folder}/evaluation.json, evaluation.png, evaluation.pdf", highlight=False)
+    console.print(f"{evaluation.folder}/evaluation.json, evaluation.png, evaluation.pdf", highlight=False)
 
 
 PROTOTYPES = {

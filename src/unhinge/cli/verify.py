@@ -52,14 +52,14 @@ def verify(
     if json + markdown + html + listing > 1:
         refuse("choose one of --json, --markdown, --html and --list: each of them takes all of stdout.")
     try:
-        chosen = [one for name in claim for one in find(name)] if claim else list(claims())
+        chosen = [statement for name in claim for statement in find(name)] if claim else list(claims())
     except UnknownClaim as error:
         refuse(str(error))
     chosen = list(dict.fromkeys(chosen))
     console = Console()
     if listing:
-        for one in chosen:
-            console.print(f"{one.id:34}", one.title, highlight=False, markup=False, soft_wrap=True)
+        for statement in chosen:
+            console.print(f"{statement.id:34}", statement.title, highlight=False, markup=False, soft_wrap=True)
         return
 
     from unhinge.paper.claims import report
@@ -73,13 +73,13 @@ def verify(
     pictures: list[str] = []
     with progress_bar() as progress:
         task = progress.add_task("", total=len(chosen) + len(ours))
-        for one in chosen:
-            progress.update(task, description=one.id)
-            records.append(one.run(seed))
+        for statement in chosen:
+            progress.update(task, description=statement.id)
+            records.append(statement.run(seed))
             progress.advance(task)
-        for one in ours:
-            progress.update(task, description=one.id)
-            own.append(one.run(seed))
+        for statement in ours:
+            progress.update(task, description=statement.id)
+            own.append(statement.run(seed))
             progress.advance(task)
 
     texts = {"json": report.as_json, "csv": report.as_csv, "md": report.as_markdown, "html": report.as_html}

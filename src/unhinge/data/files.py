@@ -41,7 +41,7 @@ def read_files(place: Path, names: Sequence[str]) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
     try:
         # A stream: one pass, which for tar.gz is also the only one there is.
-        with _Bounded(place) as stream, tarfile.open(fileobj=cast(BinaryIO, stream), mode="r|") as archive:
+        with _BoundedReader(place) as stream, tarfile.open(fileobj=cast(BinaryIO, stream), mode="r|") as archive:
             for member in archive:
                 name = member.name.rpartition("/")[2]
                 # A sparse member is regular too, and may be of any size without a byte in the archive.
@@ -58,7 +58,7 @@ def read_files(place: Path, names: Sequence[str]) -> dict[str, bytes]:
     return contents
 
 
-class _Bounded(io.RawIOBase):
+class _BoundedReader(io.RawIOBase):
     """The bytes of a file, unpacked if it is gzip, and no more than any real archive has: a bomb ends here."""
 
     def __init__(self, path: Path) -> None:

@@ -39,7 +39,7 @@ def image_folder(path: Path, *, image_size: int | None = None, grey: bool = Fals
         grey: One channel instead of three.
         train: False leaves the training images unread.
     """
-    parts = {"train": _first(path, _TRAIN), "test": _first(path, _TEST)}
+    parts = {"train": _first_folder(path, _TRAIN), "test": _first_folder(path, _TEST)}
     if not path.is_dir():
         raise MissingFile(f"there is no folder {path}. It should have train/CLASS/ and test/CLASS/, or CLASS/.")
     if parts["test"] is None and parts["train"] is None:
@@ -105,7 +105,7 @@ def imagenet100(root: Path, *, image_size: int = 224, train: bool = True, num_cl
     )
 
 
-def _first(path: Path, names: Sequence[str]) -> Path | None:
+def _first_folder(path: Path, names: Sequence[str]) -> Path | None:
     return next((path / name for name in names if (path / name).is_dir()), None)
 
 

@@ -32,7 +32,7 @@ Fonts = Sequence[str | os.PathLike[str]]
 
 _ENDINGS = (".ttf", ".otf", ".ttc", ".otc")
 _FAMILIES = ("DejaVuSans", "DejaVuSansMono", "DejaVuSerif")  # of twelve faces; the display faces have few characters
-_EVERY = 4  # every fourth face, in the order of their names, is held out
+_HELD_OUT = 4  # every fourth face, in the order of their names, is held out
 _ENTRY = re.compile(r"(.+?)(?:#(\d+))? (train|test) sha256:([0-9a-f]{64})")
 _NOTHING = 0x10FFFF  # not a character: what a font shows for it, it shows for everything that it lacks
 
@@ -47,14 +47,14 @@ class Face:
     held_out: bool  # tested on, not trained on
 
     def __str__(self) -> str:
-        return self._told(self.path.name)
+        return self._description(self.path.name)
 
     @property
     def entry(self) -> str:
         """All there is to know of it, as :func:`glyphs` takes it again: its path, its use and its checksum."""
-        return self._told(str(self.path))
+        return self._description(str(self.path))
 
-    def _told(self, name: str) -> str:
+    def _description(self, name: str) -> str:
         number = f"#{self.index}" if self.index else ""
         return f"{name}{number} {'test' if self.held_out else 'train'} sha256:{self.sha256}"
 
@@ -113,13 +113,14 @@ def font_faces(fonts: Fonts | None = None) -> tuple[Face, ...]:
     if any(written):
         return _pinned(fonts or (), written)
     places = _embedded() if fonts is None else _named(fonts)
-    if len(places) < _EVERY:
+    if len(places) < _HELD_OUT:
         raise DataError(
-            f"glyphs needs at least {_EVERY} typefaces, one of them to test on, but found {len(places)}: "
+            f"glyphs needs at least {_HELD_OUT} typefaces, one of them to test on, but found {len(places)}: "
             f"{', '.join(path.name for path, _ in places) or 'none'}. Name more font files or folders."
         )
     return tuple(
-        Face(path, index, _checksum(path), held_out=k % _EVERY == _EVERY - 1) for k, (path, index) in enumerate(places)
+        Face(path, index, _checksum(path), held_out=k % _HELD_OUT == _HELD_OUT - 1)
+        for k, (path, index) in enumerate(places)
     )
 
 
@@ -185,7 +186,7 @@ def _named(fonts: Fonts) -> list[tuple[Path, int]]:
 def _drawn(faces: tuple[Face, ...], characters: str | None, size: int) -> tuple[tuple[str, ...], NDArray[np.uint8]]:
     """The class names, and the images of shape (faces, classes, size, size)."""
     wanted = None if characters is None else _ranges(characters)
-    shared = set.intersection(*(_covered(face) for face in faces))
+    shared = set.intersection(*(_code_points(face) for face in faces))
     codes = sorted(code for code in shared if _is_visible(code) and (wanted is None or code in wanted))
     if len(codes) < 2:
         raise DataError(
@@ -225,7 +226,7 @@ def _look_alikes(images: NDArray[np.uint8]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _covered(face: Face) -> set[int]:
+def _code_points(face: Face) -> set[int]:
     """The code points that the font has a glyph for."""
     try:
         from fontTools.ttLib import TTFont

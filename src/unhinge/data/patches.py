@@ -11,7 +11,7 @@ from unhinge.extras import needed_for
 __all__ = ["patches"]
 
 _SIDE = 8
-_EVERY = 24  # pixels between two patches
+_SPACING = 24  # pixels between two patches
 
 
 def patches(*, train: bool = True) -> Splits:
@@ -27,8 +27,8 @@ def patches(*, train: bool = True) -> Splits:
     parts, labels = [], []
     for label, photo in enumerate(load_sample_images().images):
         grey = np.asarray(photo, dtype=np.float64) @ [0.299, 0.587, 0.114]
-        for top in range(0, grey.shape[0] - _SIDE, _EVERY):
-            for left in range(0, grey.shape[1] - _SIDE, _EVERY):
+        for top in range(0, grey.shape[0] - _SIDE, _SPACING):
+            for left in range(0, grey.shape[1] - _SIDE, _SPACING):
                 parts.append(grey[top : top + _SIDE, left : left + _SIDE])
                 labels.append(label)
     images = torch.from_numpy(np.stack(parts) * (16 / 255)).round().to(torch.uint8)[:, None]

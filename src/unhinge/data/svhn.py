@@ -80,10 +80,10 @@ def _arrays(raw: bytes, file: Path) -> tuple[np.ndarray, np.ndarray]:
     ):
         raise DataError(
             f"{file} should hold X, bytes of shape (32, 32, 3, n), and y, n labels in 1 .. 10, but has "
-            f"{_came(pixels)} and {_came(labels)}. This is the reader of the cropped digits (format 2)."
+            f"{_description(pixels)} and {_description(labels)}. This is the reader of the cropped digits (format 2)."
         )
     return pixels, labels
 
 
-def _came(value: np.ndarray) -> str:
+def _description(value: np.ndarray) -> str:
     return f"{value.dtype} of shape {value.shape}"

@@ -100,9 +100,9 @@ class Monitor:
         self._before: CollapseSummary | None = None  # the epoch before, whose class means nc4 goes by
         self._forecast: tuple[Forecast, int] | None = None  # and what was predicted then, at which step
         self._clear()
-        self._hooks = [self.head.register_forward_pre_hook(_WeakHook(self, "_hear"), with_kwargs=True)]
+        self._hooks = [self.head.register_forward_pre_hook(_WeakHook(self, "_on_forward"), with_kwargs=True)]
         if loss is not None:
-            self._hooks.append(loss.register_forward_pre_hook(_WeakHook(self, "_hear_loss"), with_kwargs=True))
+            self._hooks.append(loss.register_forward_pre_hook(_WeakHook(self, "_on_loss"), with_kwargs=True))
 
     @property
     def waiting(self) -> bool:
@@ -212,7 +212,7 @@ class Monitor:
         self._apart = torch.zeros((), dtype=torch.int64)
         self._compared = 0
 
-    def _hear(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         features = args[0] if args else next(iter(kwargs.values()), None)
         if not isinstance(features, Tensor):  # a symbol of torch.fx
             return
@@ -222,7 +222,7 @@ class Monitor:
         else:
             self._heard.append(features.detach().reshape(-1, features.shape[-1]))
 
-    def _hear_loss(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _on_loss(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._heard:
             return
         given = [*args, *(kwargs[key] for key in ("target",) if key in kwargs)]

@@ -30,7 +30,7 @@ class MonitorCallback(BorrowedBases):
         >>> Trainer(callbacks=[callback]).fit(module, datamodule)  # doctest: +SKIP
     """
 
-    _lenders: ClassVar = (("lightning.pytorch", "Callback"), ("pytorch_lightning", "Callback"))
+    _base_candidates: ClassVar = (("lightning.pytorch", "Callback"), ("pytorch_lightning", "Callback"))
     _missing: ClassVar = "MonitorCallback needs Lightning: pip install lightning"
 
     def __init__(

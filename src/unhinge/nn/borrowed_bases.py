@@ -24,7 +24,7 @@ class BorrowedBases:
 
     Example:
         >>> class Sorted(BorrowedBases):
-        ...     _lenders = (("collections", "UserList"),)
+        ...     _base_candidates = (("collections", "UserList"),)
         ...
         ...     def __init__(self, values):
         ...         self.data = sorted(values)
@@ -33,13 +33,13 @@ class BorrowedBases:
         (True, False)
     """
 
-    _lenders: ClassVar[tuple[tuple[str, str], ...]] = ()  # (module, class) of each library that will do
+    _base_candidates: ClassVar[tuple[tuple[str, str], ...]] = ()  # (module, class) of each library that will do
     _missing: ClassVar[str | None] = None  # the error where none is there; None: do without
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         # The lenders in use; a class derived from one of them is no instance of the other's.
-        used = [lender for lender in cls._lenders if lender[0] in sys.modules]
-        bases = [base for base in map(_class_of, used or cls._lenders) if base is not None]
+        used = [candidate for candidate in cls._base_candidates if candidate[0] in sys.modules]
+        bases = [base for base in map(_class_of, used or cls._base_candidates) if base is not None]
         if not bases and cls._missing is not None:
             raise ImportError(cls._missing)
         bases = [base for base in (bases if used else bases[:1]) if not issubclass(cls, base)]
@@ -55,8 +55,8 @@ def _unpickled(cls: type[BorrowedBases]) -> BorrowedBases:
     return cls.__new__(cls)
 
 
-def _class_of(lender: tuple[str, str]) -> type | None:
-    module, name = lender
+def _class_of(candidate: tuple[str, str]) -> type | None:
+    module, name = candidate
     try:
         base: type = getattr(importlib.import_module(module), name)
     except Exception:  # not installed, or installed and broken, which importing it tells better than we can

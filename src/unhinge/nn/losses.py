@@ -108,10 +108,10 @@ class UnhingedLoss(nn.Module):
             dim=self.dim,
             prior=self.prior,
         )
-        self._watch(loss)
+        self._warn_of_runaway(loss)
         return loss
 
-    def _watch(self, loss: Tensor) -> None:
+    def _warn_of_runaway(self, loss: Tensor) -> None:
         """Warn once where the loss has run away: without a radius norms grow until they overflow, silently.
 
         Only where reading a number is free: on the CPU, outside of compiled, traced and mapped code.

@@ -43,7 +43,7 @@ class ScoreDetector(BorrowedBases):
         torch.Size([5])
     """
 
-    _lenders: ClassVar = (("pytorch_ood.api", "Detector"),)
+    _base_candidates: ClassVar = (("pytorch_ood.api", "Detector"),)
     hyperparameter_space: ClassVar = {"temperature": [1.0, 10.0, 100.0, 1000.0]}
 
     def __init__(

@@ -45,7 +45,7 @@ class ScorePostprocessor(BorrowedBases):
         ((10,), (10,), [0, 1, 0, 1, 1, 0, 1, 0, 1, 1])
     """
 
-    _lenders: ClassVar = (("openood.postprocessors", "BasePostprocessor"),)
+    _base_candidates: ClassVar = (("openood.postprocessors", "BasePostprocessor"),)
     APS_mode = False  # whether the evaluator searches for a temperature among those of args_dict
     hyperparam_search_done = False
 

@@ -26,23 +26,23 @@ def choose(names: Sequence[str]) -> tuple[list[Experiment], list[Study]]:
 
     Example:
         >>> figures, studies = choose(["pal-toy", "tab:lt-cifar"])
-        >>> [one.id for one in figures], [one.id for one in studies]
+        >>> [figure.id for figure in figures], [study.id for study in studies]
         (['anchored-decay'], ['long-tailed-cifar10', 'long-tailed-cifar100'])
     """
     figures: dict[str, Experiment] = {}
     studies: dict[str, Study] = {}
     for name in [id for given in names or ("numerical",) for id in _ids(given)]:
         if name in GROUPS:
-            figures |= {one.id: one for one in list_experiments()} if name != "trained" else {}
+            figures |= {figure.id: figure for figure in list_experiments()} if name != "trained" else {}
             studies |= STUDIES if name != "numerical" else {}
-        elif found := find_study(name):
-            studies |= {one.id: one for one in found}
+        elif named := find_study(name):
+            studies |= {study.id: study for study in named}
         else:
             try:
-                entry = find(name)
+                figure = find(name)
             except KeyError:
                 raise KeyError(_unknown(name)) from None
-            figures[entry.id] = entry
+            figures[figure.id] = figure
     return list(figures.values()), list(studies.values())
 
 
@@ -57,9 +57,9 @@ def _ids(name: str) -> tuple[str, ...]:
 
 
 def _unknown(name: str) -> str:
-    labels = [one.label for one in list_experiments() if one.label] + [one.label for one in list_studies() if one.label]
-    known = [*(one.id for one in list_experiments()), *STUDIES, *labels, *GROUPS]
+    entries: list[Experiment | Study] = [*list_experiments(), *list_studies()]
+    known = [*(entry.id for entry in entries), *(entry.label for entry in entries if entry.label), *GROUPS]
     near = difflib.get_close_matches(name, dict.fromkeys(known), n=3, cutoff=0.4)
-    near += [one for one in known if name.lower() in one and one not in near][:3]
+    near += [candidate for candidate in known if name.lower() in candidate and candidate not in near][:3]
     listed = f"The nearest: {', '.join(near)}." if near else f"There are the groups {', '.join(GROUPS)}."
     return f"there is nothing called {name!r} to reproduce. {listed} `unhinge list` shows everything."

@@ -115,8 +115,8 @@ def a_b(
 
     The factors of features and prototypes of :math:`\Pi^\epsilon Z_0`; at :math:`\sigma = 0`, of :math:`\Pi_3 Z_0`.
     """
-    mode, one, two = (torch.tensor(x, dtype=torch.float64) for x in (sign * sigma, feature_decay, weight_decay))
-    log, matrix = flow_matrix(mode, one, two, clock, weight_clock)
+    mode, decay_h, decay_w = (torch.tensor(x, dtype=torch.float64) for x in (sign * sigma, feature_decay, weight_decay))
+    log, matrix = flow_matrix(mode, decay_h, decay_w, clock, weight_clock)
     factors = torch.exp(log)[..., None] * matrix.sum(-1)
     return factors[..., 0], factors[..., 1]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["FLOATS", "STATEMENTS", "Float", "find_float", "printed_number", "printed_statement"]
+__all__ = ["FLOATS", "STATEMENTS", "PrintedFloat", "find_float", "printed_number", "printed_statement"]
 
 
-class Float(NamedTuple):
+class PrintedFloat(NamedTuple):
     """A printed figure or table: its number, its LaTeX label, and the ids of what reproduces it."""
 
     name: str
@@ -25,31 +25,31 @@ def _both(start: str) -> tuple[str, str]:
 
 
 FLOATS = (
-    Float("Figure 1", "unconstrained-illustration", ("unconstrained-gamma",)),
-    Float("Figure 2", "classification-results", (*_both("classification"), "classification-imagenet100")),
-    Float("Figure 3", "fig:cifar10-ood-energy-score", _both("ood-penalty")),
-    Float("Figure 4", "fig:unconstrained-behaviors", ("unconstrained-decay",)),
-    Float("Figure 5", "regularized-gamma", ("regularized-gamma",)),
-    Float("Figure 6", "regularized-lr", ("regularized-lr",)),
-    Float("Figure 7", "regularized-lambda", ("regularized-decay",)),
-    Float("Figure 8", "regularized-scale", ("regularized-scale",)),
-    Float("Figure 9", "spherical-lr-behaviors", ("spherical-lr",)),
-    Float("Figure 10", "fig:ece-lt-cifar10", ("reliability-cifar10",)),
-    Float("Figure 11", "fig:ece-lt-cifar100", ("reliability-cifar100",)),
-    Float("Figure 12", "ce-fsm-asm-cifar10", ("behaviour-cifar10",)),
-    Float("Figure 13", "ce-fsm-asm-cifar100", ("behaviour-cifar100",)),
-    Float("Figure 14", "imagenet100", ("behaviour-imagenet100",)),
-    Float("Figure 15", "pal-toy", ("anchored-decay",)),
-    Float("Figure 16", "fig:ood-softmax-score", _both("ood-penalty")),
-    Float("Figure 17", "fig:ood-energy-score", _both("ood-penalty")),
-    Float("Figure 18", "fig:ood-feat-norm", _both("ood-penalty")),
-    Float("Figure 19", "fig:collapse-of-unhinged", ("collapse",)),
-    Float("Table 1", "tab:recent-comparison", ()),
-    Float("Table 2", "tab:lt-cifar", _both("long-tailed")),
-    Float("Table 3", "tab:ood-cifar-unhinged", _both("ood")),
-    Float("Table 4", "tab:imbalanced-cifar-10", ("imbalanced-cifar10",)),
-    Float("Table 5", "tab:imbalanced-cifar-100", ("imbalanced-cifar100",)),
-    Float("Table 6", "tab:ood-cifar", _both("ood-penalty")),
+    PrintedFloat("Figure 1", "unconstrained-illustration", ("unconstrained-gamma",)),
+    PrintedFloat("Figure 2", "classification-results", (*_both("classification"), "classification-imagenet100")),
+    PrintedFloat("Figure 3", "fig:cifar10-ood-energy-score", _both("ood-penalty")),
+    PrintedFloat("Figure 4", "fig:unconstrained-behaviors", ("unconstrained-decay",)),
+    PrintedFloat("Figure 5", "regularized-gamma", ("regularized-gamma",)),
+    PrintedFloat("Figure 6", "regularized-lr", ("regularized-lr",)),
+    PrintedFloat("Figure 7", "regularized-lambda", ("regularized-decay",)),
+    PrintedFloat("Figure 8", "regularized-scale", ("regularized-scale",)),
+    PrintedFloat("Figure 9", "spherical-lr-behaviors", ("spherical-lr",)),
+    PrintedFloat("Figure 10", "fig:ece-lt-cifar10", ("reliability-cifar10",)),
+    PrintedFloat("Figure 11", "fig:ece-lt-cifar100", ("reliability-cifar100",)),
+    PrintedFloat("Figure 12", "ce-fsm-asm-cifar10", ("behaviour-cifar10",)),
+    PrintedFloat("Figure 13", "ce-fsm-asm-cifar100", ("behaviour-cifar100",)),
+    PrintedFloat("Figure 14", "imagenet100", ("behaviour-imagenet100",)),
+    PrintedFloat("Figure 15", "pal-toy", ("anchored-decay",)),
+    PrintedFloat("Figure 16", "fig:ood-softmax-score", _both("ood-penalty")),
+    PrintedFloat("Figure 17", "fig:ood-energy-score", _both("ood-penalty")),
+    PrintedFloat("Figure 18", "fig:ood-feat-norm", _both("ood-penalty")),
+    PrintedFloat("Figure 19", "fig:collapse-of-unhinged", ("collapse",)),
+    PrintedFloat("Table 1", "tab:recent-comparison", ()),
+    PrintedFloat("Table 2", "tab:lt-cifar", _both("long-tailed")),
+    PrintedFloat("Table 3", "tab:ood-cifar-unhinged", _both("ood")),
+    PrintedFloat("Table 4", "tab:imbalanced-cifar-10", ("imbalanced-cifar10",)),
+    PrintedFloat("Table 5", "tab:imbalanced-cifar-100", ("imbalanced-cifar100",)),
+    PrintedFloat("Table 6", "tab:ood-cifar", _both("ood-penalty")),
 )
 STATEMENTS = {
     "lemma-1": "Lemma 1",
@@ -63,7 +63,7 @@ STATEMENTS = {
 }
 
 
-def find_float(name: str) -> Float | None:
+def find_float(name: str) -> PrintedFloat | None:
     """The figure or table that a printed number or a label names, however it is written; None for another name.
 
     Example:
@@ -74,7 +74,7 @@ def find_float(name: str) -> Float | None:
     if written:
         kind = "Figure" if written[1].lower() == "fig" else "Table"
         name = f"{kind} {int(written[2])}"
-    return next((one for one in FLOATS if name in (one.name, one.label)), None)
+    return next((printed for printed in FLOATS if name in (printed.name, printed.label)), None)
 
 
 def printed_number(id: str) -> str:
@@ -84,7 +84,7 @@ def printed_number(id: str) -> str:
         >>> printed_number("anchored-decay"), printed_number("beyond-noise")
         ('Figure 15', '')
     """
-    return ", ".join(one.name for one in FLOATS if id in one.ids)
+    return ", ".join(printed.name for printed in FLOATS if id in printed.ids)
 
 
 def printed_statement(claim: str) -> str:

@@ -34,10 +34,10 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
         title: The heading.
     """
     folder = Path(out)
-    found = results(folder)
+    figures = results(folder)
     trained = study_sections(folder)
     verdicts = folder / "claims.json"
-    if not found and not trained and not verdicts.is_file():
+    if not figures and not trained and not verdicts.is_file():
         raise FileNotFoundError(
             f"neither figures nor verdicts in {folder}. Run `unhinge reproduce --out {folder}` first."
         )
@@ -47,15 +47,15 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
         claims = (
             f"<p>Not tested yet: <code>unhinge verify --out {html.escape(str(folder))}</code> adds the verdicts.</p>"
         )
-    sections = [f'<h2 id="claims">Claims</h2>\n{claims}', _figures_table(found, _other_seeds(folder))]
-    if found:
-        sections += ['<h2 id="figures-in-full">Figures</h2>', *(_figure(result) for result in found)]
+    sections = [f'<h2 id="claims">Claims</h2>\n{claims}', _figures_table(figures, _other_seeds(folder))]
+    if figures:
+        sections += ['<h2 id="figures-in-full">Figures</h2>', *(_figure(result) for result in figures)]
     if trained:
         sections += ['<h2 id="trained">Trained networks</h2>', *trained]
-    sections += [_errata(found, _measured(folder)), _made(found)]
+    sections += [_errata(figures, _measured(folder)), _how_made(figures)]
     body = f"""<p>Exact training dynamics under the unhinged loss: every curve computed in closed form (lines) and
 simulated with <code>torch.optim.SGD</code> (markers).</p>
-<nav>{_links(bool(found), bool(trained))}</nav>
+<nav>{_links(bool(figures), bool(trained))}</nav>
 {chr(10).join(sections)}"""
     path = folder / "report.html"
     path.write_text(page(title, body, CLAIMS_STYLE + STYLE), encoding="utf-8")
@@ -77,9 +77,9 @@ def _other_seeds(folder: Path) -> list[Result]:
     return [result for place in sorted(folder.glob("seed-*")) for result in results(place)]
 
 
-def _figures_table(found: Sequence[Result], others: Sequence[Result]) -> str:
+def _figures_table(figures: Sequence[Result], others: Sequence[Result]) -> str:
     rows = []
-    for result in found:
+    for result in figures:
         recipe = result.recipe
         places = [printed_number(result.id), recipe["label"]]
         label = "".join(f'<br><span class="small">{html.escape(place)}</span>' for place in places if place)
@@ -138,9 +138,9 @@ def _residual(value: float | None) -> str:
     return "more than any number" if value is None else f"{value:.1e}"
 
 
-def _errata(found: Sequence[Result], measured: Mapping[int, Sequence[str]]) -> str:
+def _errata(figures: Sequence[Result], measured: Mapping[int, Sequence[str]]) -> str:
     shown: dict[int, list[str]] = {}
-    for result in found:
+    for result in figures:
         for number in find(result.id).errata:
             shown.setdefault(number, []).append(result.id)
     rows = []
@@ -161,17 +161,17 @@ def _errata(found: Sequence[Result], measured: Mapping[int, Sequence[str]]) -> s
     )
 
 
-def _made(found: Sequence[Result]) -> str:
-    if not found:
+def _how_made(figures: Sequence[Result]) -> str:
+    if not figures:
         return '<h2 id="made">How it was made</h2>\n<p>No figure has been made yet.</p>'
-    first = found[0].recipe
+    first = figures[0].recipe
     versions = ", ".join(f"{name} {number}" for name, number in first["versions"].items())
-    total = sum(result.recipe["seconds"] for result in found)
+    total = sum(result.recipe["seconds"] for result in figures)
     rows = "\n".join(
         f"<tr><td>{result.id}</td><td>{result.recipe['scale']['name']}</td><td>{result.recipe['seed']}</td>"
         f"<td><code>{html.escape(_parameters(result))}</code></td>"
         f"<td class=number>{result.recipe['seconds']:.1f} s</td></tr>"
-        for result in found
+        for result in figures
     )
     return f"""<h2 id="made">How it was made</h2>
 <p class="small">{html.escape(versions)}; commit {html.escape(str(first["commit"] or "unknown"))};

@@ -16,7 +16,7 @@ from unhinge.prediction.course import Course, course_of, overflow_step
 from unhinge.prediction.files import read_features
 from unhinge.prediction.live import measure_model
 from unhinge.prediction.measured import Measured, measure_file
-from unhinge.prediction.representatives import Ending, ending
+from unhinge.prediction.representatives import LimitByClass, ending
 from unhinge.results.json import plain
 from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.problem import LayerPeeled
@@ -102,7 +102,7 @@ class Prediction:
     course: Course
     measured: Measured
     path: LinearPath
-    limit: Ending
+    limit: LimitByClass
 
     @property
     def findings(self) -> list[str]:

@@ -90,7 +90,7 @@ decay {number(setting.weight_decay)}. Head: {html.escape(setting.head)}.</p>
 
 
 def _advice(advice: Recommendation) -> list[tuple[str, ...]]:
-    weights = "none" if advice.class_weight is None else _few(advice.class_weight)
+    weights = "none" if advice.class_weight is None else _first_few(advice.class_weight)
     return [
         ("gamma", number(advice.gamma), advice.reasons["gamma"]),
         ("feature and weight decay", number(advice.weight_decay), advice.reasons["decay"]),
@@ -101,7 +101,7 @@ def _advice(advice: Recommendation) -> list[tuple[str, ...]]:
     ]
 
 
-def _few(values: list[float]) -> str:
+def _first_few(values: list[float]) -> str:
     return ", ".join(number(value, 3) for value in values[:6]) + (", ..." if len(values) > 6 else "")
 
 

@@ -21,13 +21,13 @@ from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.problem import LayerPeeled
 
-__all__ = ["Ending", "ending", "one_per_class"]
+__all__ = ["LimitByClass", "ending", "one_per_class"]
 
 NOTHING = 1e-9  # of the longest: a class mean or prototype of this length is gone in the limit
 
 
 @dataclass(frozen=True)
-class Ending:
+class LimitByClass:
     r"""The limit of :math:`Z/\|Z\|`, class by class. Biases take no part: they grow linearly at most."""
 
     means: Tensor  # (C, p), class means of the direction, longest 1
@@ -85,7 +85,7 @@ def ending(
     feature_decay: float = 0.0,
     weight_decay: float = 0.0,
     class_weight: Tensor | None = None,
-) -> Ending:
+) -> LimitByClass:
     """The direction in which training ends for these class means and this head.
 
     Example:
@@ -98,7 +98,7 @@ def ending(
     counts = measured.counts.double()
     state = one_per_class(measured, gamma, feature_decay, weight_decay, class_weight).direction()
     means, weight = state.features / counts.sqrt()[:, None], state.weight
-    return Ending(_longest_one(means), _longest_one(weight), counts)
+    return LimitByClass(_longest_one(means), _longest_one(weight), counts)
 
 
 def one_per_class(

@@ -124,7 +124,7 @@ def _norms(prediction: Prediction) -> str:
         f"critical decay {number(prediction.critical_decay)}, sqrt(feature_decay * weight_decay) = {number(product)}"
     )
     if prediction.outcome == "diverges":
-        words = f"The norms grow without bound and double every {_every(prediction.doubling_time)} ({compare})."
+        words = f"The norms grow without bound and double every {_period(prediction.doubling_time)} ({compare})."
         if math.isinf(prediction.overflow):
             return words
         return f"{words} In float32 the logits can overflow from step {prediction.overflow:,.0f} on, so stop before."
@@ -133,7 +133,7 @@ def _norms(prediction: Prediction) -> str:
     return f"The norms settle at a finite value ({compare})."
 
 
-def _every(time: float) -> str:
+def _period(time: float) -> str:
     """A period: "step" where it is one."""
     return "step" if math.ceil(time) == 1 else steps(time)
 

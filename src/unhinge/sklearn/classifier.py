@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from unhinge.sklearn.expansion import expansion, kernel_function, kernel_products
 from unhinge.sklearn.solution import linear_solution
 from unhinge.sklearn.sums import Sums
-from unhinge.sklearn.temperature import FOLDS, Losses, digest_of, enough_of, fold_of
+from unhinge.sklearn.temperature import FOLDS, HeldOutLosses, digest_of, enough_of, fold_of
 
 __all__ = ["UnhingedClassifier"]
 
@@ -80,7 +80,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _dual: Array  # (n, C)
     _biases: Array  # (C,)
     _offsets: Array  # (C,)
-    _losses: Losses
+    _losses: HeldOutLosses
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             self._rows, self._labels, self._weight = np.asarray(X, dtype=np.float64), places, weight
         held_out = self._fit_linear(X, places, weight) if self._linear else self._fit_kernel()
-        self._losses, self.beta_ = Losses.empty(), 1.0
+        self._losses, self.beta_ = HeldOutLosses.empty(), 1.0
         if held_out is not None:
             scores, known = held_out
             self._calibrate(scores[known], places[known], weight[known])
@@ -226,7 +226,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             mass = np.bincount(places, rest, classes)
             usable.append(bool((mass > 0).sum() >= 2))
             if usable[-1]:
-                d, omega, bias = expansion(places, rest, self._emphasis(mass), self._gamma, self.alpha)
+                d, omega, bias = expansion(places, rest, self._class_weights(mass), self._gamma, self.alpha)
                 columns.append(np.column_stack([d, omega]))
                 biases.append(bias)
             else:
@@ -246,7 +246,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _expand(self) -> Array:
         """The coefficients of all examples; returns their shares as a column."""
         mass = np.bincount(self._labels, self._weight, len(self.classes_))
-        emphasis = self._emphasis(mass)
+        emphasis = self._class_weights(mass)
         self._dual, omega, self._biases = expansion(self._labels, self._weight, emphasis, self._gamma, self.alpha)
         return omega[:, None]
 
@@ -260,7 +260,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._offsets = self._biases - self._dual.T @ centering[:, 0]
 
     def _linear_solution(self, total: Sums) -> tuple[Array, Array, Array]:
-        emphasis = self._emphasis(total.mass)
+        emphasis = self._class_weights(total.mass)
         return linear_solution(total, emphasis, self._gamma, self.alpha, self.logit_penalty)
 
     # ---- asking -----------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         places: Array = np.searchsorted(self.classes_, y)
         return places
 
-    def _emphasis(self, mass: Array) -> Array:
+    def _class_weights(self, mass: Array) -> Array:
         """Class weights, for classes of these total weights."""
         if self.class_weight is None:
             return np.ones(len(mass))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import gen_batches
 
-__all__ = ["Losses", "digest_of", "enough_of", "fold_of"]
+__all__ = ["HeldOutLosses", "digest_of", "enough_of", "fold_of"]
 
 Array = NDArray[Any]
 GRID = np.logspace(-2, 4, 61)  # beta, in units of 1/scale
@@ -23,18 +23,18 @@ ENOUGH = 4096  # examples to fit one number to
 
 
 @dataclass(frozen=True)
-class Losses:
+class HeldOutLosses:
     """The log loss at each beta of the grid, summed over held-out examples."""
 
     scale: float | None  # a typical size of the first scores: the unit of 1/beta
     totals: Array  # (len(GRID),)
 
     @classmethod
-    def empty(cls) -> Losses:
+    def empty(cls) -> HeldOutLosses:
         """Of no examples yet."""
         return cls(None, np.zeros(len(GRID)))
 
-    def add(self, scores: Array, kinds: Array, weight: Array) -> Losses:
+    def add(self, scores: Array, kinds: Array, weight: Array) -> HeldOutLosses:
         """With more examples: scores (n, C) from a classifier that has not seen them."""
         scale = _size(scores, weight) if self.scale is None else self.scale
         if not scale:  # no examples, or a classifier that tells nothing apart
@@ -43,7 +43,7 @@ class Losses:
         z = (scores - scores.max(1, keepdims=True)) / scale
         mine = z[np.arange(len(z)), kinds]
         logs = np.array([weight @ (np.log(np.exp(beta * z).sum(1)) - beta * mine) for beta in GRID])
-        return Losses(scale, self.totals + logs)
+        return HeldOutLosses(scale, self.totals + logs)
 
     @property
     def beta(self) -> float:

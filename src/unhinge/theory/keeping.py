@@ -54,7 +54,7 @@ def durable(function: Callable[..., Value], *arguments: Any) -> Value:
 
     Where an argument carries a gradient, the function is run on leaves of its own. The tensors of its result become
     outputs of one node of autograd's graph, which keeps the inner graph and never frees it. Second derivatives run the
-    function again on the arguments themselves.
+    function outputs_again on the arguments themselves.
 
     Arguments made in inference mode are copied first, since autograd cannot save them.
 
@@ -76,12 +76,12 @@ def durable(function: Callable[..., Value], *arguments: Any) -> Value:
         outer = {id(leaf): tensor for tensor, leaf in zip(inputs, leaves, strict=True)}
         outputs = [tensor for tensor in tensors_in(result) if tensor.requires_grad and id(tensor) not in outer]
 
-        def again() -> list[Tensor]:
+        def outputs_again() -> list[Tensor]:
             fresh = function(*arguments)
             known = {id(tensor) for tensor in inputs}
             return [tensor for tensor in tensors_in(fresh) if tensor.requires_grad and id(tensor) not in known]
 
-        hardened = _Durable.apply((outputs, leaves, inputs, again), *inputs)  # type: ignore[no-untyped-call]
+        hardened = _Durable.apply((outputs, leaves, inputs, outputs_again), *inputs)  # type: ignore[no-untyped-call]
         outer |= {id(tensor): hard for tensor, hard in zip(outputs, hardened, strict=True)}
         return cast(Value, _mapped(result, lambda tensor: outer.get(id(tensor), tensor)))
 
@@ -95,10 +95,10 @@ class _Durable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        outputs, leaves, inputs, again = ctx.graph
+        outputs, leaves, inputs, outputs_again = ctx.graph
         second = torch.is_grad_enabled()  # somebody wants to differentiate this derivative
         if second:
-            outputs, leaves = again(), inputs
+            outputs, leaves = outputs_again(), inputs
         pairs = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None]
         if not pairs:
             return (None,) * (1 + len(inputs))
@@ -160,7 +160,7 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor], memo: dict[int, Any]
         parts = list(after.values())
         result = type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     else:
-        result = object.__new__(type(value))  # frozen dataclasses among them: nothing is computed again
+        result = object.__new__(type(value))  # frozen dataclasses among them: nothing is computed outputs_again
         result.__dict__.update(after)
     memo[id(value)] = result
     return result

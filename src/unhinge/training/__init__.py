@@ -29,7 +29,7 @@ __all__ = [
     "recipe_named",
 ]
 
-_HOMES = {
+_MODULE_OF = {
     "Evaluation": "evaluation",
     "Material": "loop",
     "Recipe": "recipe",
@@ -45,8 +45,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"unhinge.training.{_HOMES[name]}"), name)
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(f"unhinge.training.{_MODULE_OF[name]}"), name)
         globals()[name] = value  # the next time it is found without this function
         return value
     raise AttributeError(f"module 'unhinge.training' has no attribute {name!r}")

@@ -60,12 +60,12 @@ def read_tensors(path: Path) -> Checkpoint:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
         about = json.loads(header["unhinge"])
         wanted = about.pop("crc32")
-        found = _checksum(json.dumps(about), tensors)
+        actual = _checksum(json.dumps(about), tensors)
     except (KeyError, AttributeError):
         raise CheckpointError(f"{path} is damaged or not ours: its header does not describe a run.") from None
     except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path} is damaged or not ours: {str(error) or type(error).__name__}.") from None
-    if wanted != found:
+    if wanted != actual:
         raise CheckpointError(f"{path} is damaged: its content is not what was written (checksum).")
     return Checkpoint(tensors, about)
 

@@ -47,8 +47,8 @@ def compare_runs(places: Sequence[Path], ood: str, data_root: Path | None = None
         if record is None:
             if not place.is_dir():
                 raise ValueError(f"{place} has no detection of {ood}. Name a run's folder, or a record that has it.")
-            found = evaluate(place, ood, data_root=data_root)
-            record = {"detection": found.numbers["detection"], "recipe": _recipe(place)}
+            evaluation = evaluate(place, ood, data_root=data_root)
+            record = {"detection": evaluation.numbers["detection"], "recipe": _recipe(place)}
         recipe = Recipe.of(record["recipe"])
         runs.append((method_of(recipe), recipe.seed, record["detection"]))
     return compare_scores(runs)

@@ -44,7 +44,7 @@ __all__ = ["INTERPOLATES", "Evaluation", "evaluate", "load_network"]
 
 INTERPOLATES = 0.99  # of the training images of every class: then the network has reached the regime of free features
 # Of the measures of collapse, what the record has already under another name (norms and angles in degrees).
-TOLD_ELSEWHERE = ("feature_norm_mean", "weight_norm_min", "weight_norm_ratio", "weight_angle_min")
+REPORTED_ELSEWHERE = ("feature_norm_mean", "weight_norm_min", "weight_norm_ratio", "weight_angle_min")
 _HALF_MAX = 2.0**15  # float16 ends at 65504
 
 
@@ -128,34 +128,34 @@ def _evaluate(
     unknown: ImageSet | None,
 ) -> Evaluation:
     network = load_network(place, images.train, which)
-    found, learned = outputs(network, images.test), outputs(network, images.train)
+    tested, learned = outputs(network, images.test), outputs(network, images.train)
     counts = images.train.counts
     weight = prototypes_of(network).detach()
-    bins = reliability(found.logits.softmax(-1), found.labels)
+    bins = reliability(tested.logits.softmax(-1), tested.labels)
     numbers: dict[str, Any] = {
-        "accuracy": found.accuracy,
+        "accuracy": tested.accuracy,
         "ece": bins.error,
-        "classwise_ece": classwise_calibration_error(found.logits.softmax(-1), found.labels),
-        "shots": shot_accuracy(found.logits, found.labels, counts),
-        "class_accuracy": _by_class(found, images.test.num_classes),
-        "confusion": _confusion(found, images.test.num_classes),
+        "classwise_ece": classwise_calibration_error(tested.logits.softmax(-1), tested.labels),
+        "shots": shot_accuracy(tested.logits, tested.labels, counts),
+        "class_accuracy": _by_class(tested, images.test.num_classes),
+        "confusion": _confusion(tested, images.test.num_classes),
         "training": _fit_of(learned, images.train.num_classes),
-        "adjusted_accuracy": adjusted_accuracies(found.logits, found.labels, counts, recipe),
-        "feature_norm": found.features.norm(dim=1).mean().item(),
+        "adjusted_accuracy": adjusted_accuracies(tested.logits, tested.labels, counts, recipe),
+        "feature_norm": tested.features.norm(dim=1).mean().item(),
         "prototypes": prototype_record(weight),
         "collapse": {
             name: float(value)
-            for name, value in neural_collapse(found.features, weight, found.labels, biases_of(network)).items()
-            if name not in TOLD_ELSEWHERE
+            for name, value in neural_collapse(tested.features, weight, tested.labels, biases_of(network)).items()
+            if name not in REPORTED_ELSEWHERE
         },
         "notes": _notes(recipe, ood),
     }
-    posterior = probabilities(found.logits, recipe)
+    posterior = probabilities(tested.logits, recipe)
     if posterior is not None:
         # Its logits are affine in the posterior: their softmax is no probability, its calibration error an artefact.
-        numbers["posterior_ece"] = reliability(posterior, found.labels).error
+        numbers["posterior_ece"] = reliability(posterior, tested.labels).error
     if prior is not None:
-        numbers["adjusted"] = adjusted_record(found.logits, found.labels, counts, recipe)
+        numbers["adjusted"] = adjusted_record(tested.logits, tested.labels, counts, recipe)
     scores: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     known: dict[str, torch.Tensor] = {}
     strange: dict[str, dict[str, torch.Tensor]] = {}
@@ -164,20 +164,20 @@ def _evaluate(
     if sets:
         detector = CollapseDetector.fit(learned.features, learned.labels, weight, biases_of(network))
         theirs = {name: outputs(network, others) for name, others in sets.items()}
-        known = detector.scores(found.features)
+        known = detector.scores(tested.features)
         strange = {name: detector.scores(part.features) for name, part in theirs.items()}
         table = detections(known, strange, {name: distance_of(recipe.data, name) for name in sets})
         first = next(iter(sets))
-        mine, yours = (ood_scores(part.logits.double(), part.features) for part in (found, theirs[first]))
+        mine, yours = (ood_scores(part.logits.double(), part.features) for part in (tested, theirs[first]))
         scores = {score: (mine[score], yours[score]) for score in mine}
         numbers["ood"] = {"data": ood, "images": len(sets[first])} | {
             score: ood_metrics(*pair) for score, pair in scores.items()
         }
         numbers["detection"] = detection_records(table)
-        write_csv(place / "ood.csv", openood_records(table, found.accuracy))
-        write_csv(place / "leaderboard.csv", leaderboard_records(table, found.accuracy, place.resolve().name))
+        write_csv(place / "ood.csv", openood_records(table, tested.accuracy))
+        write_csv(place / "leaderboard.csv", leaderboard_records(table, tested.accuracy, place.resolve().name))
     numbers = {"weights": which, "recipe": recipe.key, "test_images": len(images.test)} | numbers
-    _write_logits(place / "test_logits.safetensors", found, recipe.key)
+    _write_logits(place / "test_logits.safetensors", tested, recipe.key)
     write_sealed(place / "evaluation.json", plain(numbers, names=True), indent=2)
     return Evaluation(place, numbers, bins, scores, known, strange, table)
 
@@ -234,34 +234,34 @@ def _notes(recipe: Recipe, ood: str | None) -> list[str]:
     ]
 
 
-def _by_class(found: Outputs, num_classes: int) -> list[float | None]:
+def _by_class(outputs: Outputs, num_classes: int) -> list[float | None]:
     """Accuracy of each class; None where there is no test image."""
-    seen = torch.bincount(found.labels, minlength=num_classes)
-    right = torch.bincount(found.labels[found.logits.argmax(-1) == found.labels], minlength=num_classes)
+    seen = torch.bincount(outputs.labels, minlength=num_classes)
+    right = torch.bincount(outputs.labels[outputs.logits.argmax(-1) == outputs.labels], minlength=num_classes)
     return [r / n if n else None for r, n in zip(right.tolist(), seen.tolist(), strict=True)]
 
 
-def _confusion(found: Outputs, num_classes: int) -> list[list[int]]:
+def _confusion(outputs: Outputs, num_classes: int) -> list[list[int]]:
     """How many images of each class (rows) were taken for each class (columns)."""
-    pairs = found.labels * num_classes + found.logits.argmax(-1)
+    pairs = outputs.labels * num_classes + outputs.logits.argmax(-1)
     return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes).tolist()
 
 
-def _fit_of(found: Outputs, num_classes: int) -> dict[str, Any]:
+def _fit_of(outputs: Outputs, num_classes: int) -> dict[str, Any]:
     """How well a network knows its own training images, shown without augmentation."""
-    by_class = _by_class(found, num_classes)
+    by_class = _by_class(outputs, num_classes)
     return {
-        "accuracy": found.accuracy,
+        "accuracy": outputs.accuracy,
         "class_accuracy": by_class,
         "interpolated": all(share >= INTERPOLATES for share in by_class if share is not None),
     }
 
 
-def _write_logits(path: Path, found: Outputs, key: str) -> None:
+def _write_logits(path: Path, outputs: Outputs, key: str) -> None:
     """Logits as float16, divided by the power of two that makes them fit."""
-    largest = found.logits.abs().max().item()
+    largest = outputs.logits.abs().max().item()
     scale = 1.0
     while largest / scale > _HALF_MAX and math.isfinite(largest):
         scale *= 2
-    tensors = {"logits": (found.logits / scale).half(), "labels": found.labels}
+    tensors = {"logits": (outputs.logits / scale).half(), "labels": outputs.labels}
     write_tensors(path, tensors, {"recipe": key, "times": scale})

@@ -28,9 +28,9 @@ from unhinge.training import checkpoint
 from unhinge.training.checkpoint import CheckpointError
 from unhinge.training.machine import differences, machine, using_threads
 from unhinge.training.measure import collapse_record, prototype_record, sample_of, score
-from unhinge.training.network import ManyRows, biases_of, network_of, prototypes_of
+from unhinge.training.network import ManyClassAdapter, biases_of, network_of, prototypes_of
 from unhinge.training.objective import Objective, objective_of
-from unhinge.training.parallel import Alone, Processes
+from unhinge.training.parallel import Processes, SingleProcess
 from unhinge.training.recipe import Recipe, RecipeError
 from unhinge.training.records import Log
 
@@ -124,7 +124,7 @@ def fit(
         interrupted: Asked after each step; once it says yes, a checkpoint is written and :class:`Interrupted` raised.
             So a signal's handler only has to set a flag, and never meets a half-done step.
     """
-    processes, place = processes or Alone(), Path(folder)
+    processes, place = processes or SingleProcess(), Path(folder)
     if processes.rank == 0:
         place.mkdir(parents=True, exist_ok=True)
     with only_writer(place) if processes.rank == 0 else nullcontext(), using_threads(recipe.threads):
@@ -157,7 +157,7 @@ class _Training:
         self.objective: Objective = objective_of(recipe, material.train.counts)
         self.network = network_of(recipe, material.train).to(processes.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-        self.many = self.network.head if isinstance(self.network.head, ManyRows) else None
+        self.many = self.network.head if isinstance(self.network.head, ManyClassAdapter) else None
         if self.many is not None and processes.count > 1:
             raise RecipeError("head many trains in one process here; in several, give ManyClassHead a process_group.")
         self.names = {parameter: name for name, parameter in self.network.named_parameters()}
@@ -199,7 +199,7 @@ class _Training:
             self.epoch, self.step = self.epoch + 1, 0
             self.running.zero_()
             self._save()
-            self._leave()
+            self._raise_if_interrupted()
             if progress is not None:
                 progress(self.epoch * self.steps, self.recipe.epochs * self.steps, record)
         if self.processes.rank == 0:
@@ -259,13 +259,13 @@ class _Training:
             if (due or ended) and self.step < self.steps:
                 self._save()
                 saved = now
-                self._leave()  # after the last step of an epoch, the epoch is measured and saved first
+                self._raise_if_interrupted()  # after the last step of an epoch, the epoch is measured and saved first
             if progress is not None and now - told > 1:
                 progress(self.epoch * self.steps + self.step, recipe.epochs * self.steps, None)
                 told = now
         return None
 
-    def _leave(self) -> None:
+    def _raise_if_interrupted(self) -> None:
         if self.ended and self.epoch < self.recipe.epochs:
             raise Interrupted(f"saved after step {self.step} of epoch {self.epoch + 1}")
 
@@ -315,11 +315,11 @@ class _Training:
 
     def _resume(self) -> int:
         """Go on where the newest whole checkpoint stands; the number of records that belong to it."""
-        found, complaints = checkpoint.load_newest(self.folder)
+        newest, complaints = checkpoint.load_newest(self.folder)
         self.complaints = tuple(complaints)
-        if found is None:
+        if newest is None:
             return 0
-        standing, tensors = found.standing, found.tensors
+        standing, tensors = newest.standing, newest.tensors
         if standing.get("recipe") != self.recipe.key:
             raise CheckpointError(
                 f"the checkpoints in {self.folder} are of another recipe, or of another version. Choose another folder."
@@ -338,8 +338,8 @@ class _Training:
         epoch, step, records = (standing[name] for name in ("epoch", "step", "records"))
         if not (0 <= epoch <= self.recipe.epochs and 0 <= step < max(self.steps, 1) and epoch <= records <= epoch + 1):
             raise ValueError(f"epoch {epoch}, step {step}, {records} records")
-        self.network.load_state_dict(_below("model.", tensors))
-        momenta = _below("momentum.", tensors)
+        self.network.load_state_dict(_without_prefix("model.", tensors))
+        momenta = _without_prefix("momentum.", tensors)
         for parameter, name in self.names.items():
             if name in momenta:
                 # In the parameter's own memory layout: another one would add up in another order.
@@ -386,7 +386,7 @@ def _norms(features: Tensor) -> Tensor:
     return torch.linalg.vector_norm(wide / peak, dim=-1) * peak.squeeze(-1)
 
 
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 

@@ -85,10 +85,10 @@ def collapse_record(network: nn.Module, images: ImageSet, weight: Tensor, bias: 
 
     Of numbers that are not finite there is no collapse to measure, and its entries are left out.
     """
-    found = outputs(network, images)
-    record = {"sample_accuracy": found.accuracy}
-    numbers = (found.features, weight, weight if bias is None else bias)
+    measured = outputs(network, images)
+    record = {"sample_accuracy": measured.accuracy}
+    numbers = (measured.features, weight, weight if bias is None else bias)
     if not all(bool(torch.isfinite(part).all()) for part in numbers):
         return record
-    measures = neural_collapse(found.features, weight.detach().float(), found.labels, bias)
+    measures = neural_collapse(measured.features, weight.detach().float(), measured.labels, bias)
     return record | {name: float(measures[name]) for name in COLLAPSE if name in measures}

@@ -14,7 +14,7 @@ from unhinge.nn.backbones import Classifier, build_model
 from unhinge.training.machine import total_memory
 from unhinge.training.recipe import Recipe, RecipeError
 
-__all__ = ["ManyRows", "biases_of", "network_of", "prototypes_of"]
+__all__ = ["ManyClassAdapter", "biases_of", "network_of", "prototypes_of"]
 
 _WEIGHTS, _PROTOTYPES = 0, 1
 
@@ -84,7 +84,7 @@ def _check_size(recipe: Recipe, images: ImageSet) -> None:
         )
 
 
-class ManyRows(nn.Module):
+class ManyClassAdapter(nn.Module):
     """A :class:`~unhinge.nn.ManyClassHead` where a network has its head.
 
     In training it makes no logits, of which there would be one for every class: `losses` and `step` take their place.
@@ -106,8 +106,8 @@ class ManyRows(nn.Module):
 
     def losses(self, features: Tensor, target: Tensor) -> Tensor:
         """Of each example."""
-        found: Tensor = self.inner(features, target, "none")
-        return found
+        losses: Tensor = self.inner(features, target, "none")
+        return losses
 
     def step(self, rate: float, batch: int) -> None:
         """`rate` is in units of batch / features: with features of squared length p, a rate of 1 moves a logit by 1."""
@@ -117,7 +117,7 @@ class ManyRows(nn.Module):
 def _head(recipe: Recipe, in_features: int, num_classes: int) -> nn.Module:
     if recipe.head == "many":
         # SGD with decay at so large a rate would pull the rows to zero within a few steps.
-        return ManyRows(
+        return ManyClassAdapter(
             ManyClassHead(
                 in_features,
                 num_classes,

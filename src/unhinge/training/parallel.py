@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from unhinge.extras import needed_for
 from unhinge.training.shared_norm import share_batch_norm
 
-__all__ = ["Alone", "Processes", "Several", "processes"]
+__all__ = ["SingleProcess", "Processes", "FabricProcesses", "processes"]
 
 
 class Processes(Protocol):
@@ -32,7 +32,7 @@ class Processes(Protocol):
     def synchronize(self, model: nn.Module) -> None: ...  # give all processes rank 0's buffers
 
 
-class Alone:
+class SingleProcess:
     """This process only, on the CPU or one device, in float32."""
 
     rank, count = 0, 1
@@ -53,7 +53,7 @@ class Alone:
         pass
 
 
-class Several:
+class FabricProcesses:
     """Processes, devices and precision by Lightning Fabric."""
 
     def __init__(self, fabric: Any) -> None:
@@ -89,9 +89,9 @@ def processes(
     """
     plain = devices == 1 and strategy == "auto" and precision == "32-true" and "LOCAL_RANK" not in os.environ
     if plain and (accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())):
-        return Alone()
+        return SingleProcess()
     if plain and accelerator == "auto":
-        return Alone(torch.accelerator.current_accelerator() or "cpu")
+        return SingleProcess(torch.accelerator.current_accelerator() or "cpu")
     with needed_for("a run on several devices, or with another strategy or precision,"):
         from lightning_fabric import Fabric
         from lightning_fabric.utilities.exceptions import MisconfigurationException
@@ -105,4 +105,4 @@ def processes(
     except MisconfigurationException as error:
         raise ValueError(str(error)) from None
     fabric.launch()
-    return Several(fabric)
+    return FabricProcesses(fabric)

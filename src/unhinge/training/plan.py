@@ -11,7 +11,7 @@ import torch
 from unhinge.data import batches, num_batches
 from unhinge.nn.backbones import count_flops, count_parameters
 from unhinge.training.loop import material_of
-from unhinge.training.network import ManyRows, network_of, prototypes_of
+from unhinge.training.network import ManyClassAdapter, network_of, prototypes_of
 from unhinge.training.objective import objective_of
 from unhinge.training.recipe import Recipe
 
@@ -63,12 +63,12 @@ def plan_of(
             break
         logits, features = network(x, return_features=True)
         total = objective.weight_of(y).sum()
-        if isinstance(network.head, ManyRows):
+        if isinstance(network.head, ManyClassAdapter):
             loss = objective.combined(network.head.losses(features, y), features, y, total, len(y))
         else:
             loss = objective(logits, features, y, prototypes_of(network), total, len(y))
         loss.backward()
-        if isinstance(network.head, ManyRows):
+        if isinstance(network.head, ManyClassAdapter):
             network.head.step(recipe.head_rate, recipe.batch)
         loss.item()  # waits for a device that works behind our back
         taken.append(time.perf_counter() - began)

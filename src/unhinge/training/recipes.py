@@ -115,13 +115,13 @@ class Method:
         The paper sums the penalty over its batch beside a mean of losses: a batch half as large needs twice the
         strength for the same effect on an example. This is the only place that knows it.
         """
-        found = dict(_KINDS[self.kind][1])
+        changes = dict(_KINDS[self.kind][1])
         if self.penalty:
-            found["feature_penalty"] = self.penalty * PAPER_BATCH / batch
+            changes["feature_penalty"] = self.penalty * PAPER_BATCH / batch
         for name in ("radius", "class_weight", "logit_adjustment", "rescale", "gamma", "head_scale"):
             if getattr(self, name) != getattr(Method, name):
-                found[name] = getattr(self, name)
-        return found
+                changes[name] = getattr(self, name)
+        return changes
 
 
 def short(number: float) -> str:

@@ -61,9 +61,9 @@ class Log:
         self.times.append(plain({"epoch": record.get("epoch"), **times}, names=True))
         self._write()
         if self._board is not None:
-            self._tell_board(record)
+            self._write_to_tensorboard(record)
 
-    def _tell_board(self, record: Mapping[str, Any]) -> None:
+    def _write_to_tensorboard(self, record: Mapping[str, Any]) -> None:
         try:
             for name, value in record.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "epoch":

@@ -57,7 +57,7 @@ def _shared(norm: nn.BatchNorm2d) -> SharedBatchNorm2d:
     return twin.train(norm.training)
 
 
-class _Total(torch.autograd.Function):
+class _SumOverProcesses(torch.autograd.Function):
     """Sum over the processes; each one's gradient is the sum of all gradients."""
 
     @staticmethod
@@ -74,5 +74,5 @@ class _Total(torch.autograd.Function):
 
 
 def _total(value: Tensor) -> Tensor:
-    total: Tensor = _Total.apply(value)  # type: ignore[no-untyped-call]
+    total: Tensor = _SumOverProcesses.apply(value)  # type: ignore[no-untyped-call]
     return total

@@ -16,12 +16,12 @@ from flask import Flask, Response, request
 from unhinge.results.json import as_json
 from unhinge.web import view_results
 from unhinge.web.address import State, from_address, unread
+from unhinge.web.cache import SizedCache
 from unhinge.web.controls import Control, written
 from unhinge.web.exports import export_page
 from unhinge.web.figures import THEMES, figure
-from unhinge.web.kept import Kept
 from unhinge.web.live import live_page
-from unhinge.web.page import index, refusal, told
+from unhinge.web.page import answer_html, index, refusal
 from unhinge.web.panels import Answer
 from unhinge.web.safety import deadline, guard
 from unhinge.web.uploads import LARGEST_FILE, UPLOADS
@@ -39,7 +39,7 @@ LONGEST_UPLOAD = 30.0  # seconds
 LOG = logging.getLogger(__name__)
 SORRY = "Something went wrong in the explorer itself; the details are in its terminal. Another value may work."
 
-ANSWERS: Kept[tuple[State, str], str] = Kept(LARGEST_KEPT, len)
+ANSWERS: SizedCache[tuple[State, str], str] = SizedCache(LARGEST_KEPT, len)
 # Answers are computed by two threads, whoever asks: more of them would only slow each other down, and each thread that
 # computes keeps memory of its own (the allocator's arenas).
 WORKERS = ThreadPoolExecutor(2, thread_name_prefix="explorer")
@@ -84,7 +84,7 @@ def make_app(
         add_log_handler=False,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
         assets_ignore=r"(explorer\.js|live\.)",  # the pages load them by themselves
-        index_string=index(VIEWS, all_controls(), ("plotly.js", f"assets/explorer.js?{_age('explorer.js')}")),
+        index_string=index(VIEWS, all_controls(), ("plotly.js", f"assets/explorer.js?{_file_version('explorer.js')}")),
         on_error=_report,
         enable_mcp=False,
     )
@@ -97,7 +97,7 @@ def make_app(
     return app
 
 
-def _age(name: str) -> int:
+def _file_version(name: str) -> int:
     """A number that changes with the file, so that no browser keeps an old one."""
     return int(Path(__file__).with_name("assets").joinpath(name).stat().st_mtime)
 
@@ -152,18 +152,18 @@ def answer_text(search: str, look: str) -> str:
 def shown_record(state: State, look: str) -> dict[str, Any]:
     """Words, figures and code of a state; every number in it is finite, since JSON has no other."""
     view = next(view for view in VIEWS if view.key == state.view)
-    found = solve(state)
-    panels = found.panels
+    solved = solve(state)
+    panels = solved.panels
     return {
-        "told": told(found),
+        "told": answer_html(solved),
         "figures": {slot.key: figure(panels[slot.key], slot, look) for slot in view.slots},
         "titles": {slot.key: panels[slot.key].title or slot.title for slot in view.slots},
         "code": {key: panel.code for key, panel in panels.items()},
-        "chosen": dict(found.chosen),
+        "chosen": dict(solved.chosen),
     }
 
 
-def _asked() -> tuple[str, str]:
+def _requested() -> tuple[str, str]:
     """The address that a request speaks of, and its look."""
     parts = request.query_string.decode("utf-8", errors="replace").split("&")
     look = _look(request.args.get("look"))
@@ -172,10 +172,10 @@ def _asked() -> tuple[str, str]:
 
 def _routes(server: Flask, folder: Path) -> None:
     def answer() -> Response:
-        return Response(answer_text(*_asked()), mimetype="application/json", headers={"Cache-Control": "no-store"})
+        return Response(answer_text(*_requested()), mimetype="application/json", headers={"Cache-Control": "no-store"})
 
     def export() -> Response:
-        search, look = _asked()
+        search, look = _requested()
         state, messages = from_address(search, all_controls())
         try:
             if messages:
@@ -190,7 +190,7 @@ def _routes(server: Flask, folder: Path) -> None:
         return Response(text, mimetype="text/html")
 
     def live() -> Response:
-        state, messages = from_address(_asked()[0], all_controls())
+        state, messages = from_address(_requested()[0], all_controls())
         try:
             if messages:
                 raise ValueError(" ".join(messages))

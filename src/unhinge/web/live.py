@@ -58,9 +58,9 @@ def live_page(state: State) -> str:
     _check(state)
     classes = classes_offered(state)
     starts = {}
-    for one in classes:
-        given = setting(state.replaced(classes=one)).script
-        starts[one] = {"features": _packed(given["features"]), "weight": _packed(given["weight"])}
+    for count in classes:
+        given = setting(state.replaced(classes=count)).script
+        starts[count] = {"features": _packed(given["features"]), "weight": _packed(given["weight"])}
     record = {"classes": classes, "per_class": state.count("per_class"), "dim": state.count("dim"), "starts": starts}
     data = json.dumps(record).replace("</", "<\\/")
     style, script = ((ASSETS / name).read_text(encoding="utf-8") for name in ("live.css", "live.js"))

@@ -17,7 +17,7 @@ from unhinge.web.lessons import LESSONS
 from unhinge.web.panels import Answer, Slot
 from unhinge.web.views import View
 
-__all__ = ["POSITIONS", "index", "refusal", "spec", "told"]
+__all__ = ["POSITIONS", "index", "refusal", "spec", "answer_html"]
 
 POSITIONS = 200  # of a slider from end to end
 KINDS = (("png", "PNG"), ("svg", "SVG"), ("csv", "CSV"), ("python", "Python"))
@@ -84,9 +84,9 @@ data-tip="Free features as one file with live sliders, for a web site: it needs 
 
 def _lessons() -> str:
     buttons = "".join(
-        f'<button data-do="lesson" data-address="{escape(one.address)}" data-story="{escape(one.story)}">'
-        f"{escape(one.title)}</button>"
-        for one in LESSONS
+        f'<button data-do="lesson" data-address="{escape(lesson.address)}" data-story="{escape(lesson.story)}">'
+        f"{escape(lesson.title)}</button>"
+        for lesson in LESSONS
     )
     return f'<details class="save lessons"><summary class="button">Lessons</summary><div>{buttons}</div></details>'
 
@@ -99,7 +99,7 @@ def _view(view: View) -> str:
 <aside aria-label="parameters"><details open class="parameters"><summary>Parameters</summary>
 <form class="controls" data-form="{view.key}" autocomplete="off">{controls}</form></details></aside>
 <div class="answers"><p class="equation">{equation}</p>
-<div id="told-{view.key}" class="told" aria-live="polite"></div>
+<div id="answer_html-{view.key}" class="answer_html" aria-live="polite"></div>
 <div class="grid">{slots}</div></div>
 </section>
 """
@@ -165,7 +165,7 @@ def _control(view: str, control: Control) -> str:
     )
 
 
-def told(answer: Answer) -> str:
+def answer_html(answer: Answer) -> str:
     """The words and numbers beside the curves."""
     sentences = "".join(f" <span>{escape(sentence)}</span>" for sentence in answer.sentences)
     numbers = "".join(

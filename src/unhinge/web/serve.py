@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Served", "is_local", "serve"]
+__all__ = ["Server", "is_local", "serve"]
 
 TRIES = 20
 SILENCE = 15.0  # seconds
@@ -22,7 +22,7 @@ LONGEST_HEAD = 20.0  # seconds for the first lines of a request
 
 
 @dataclass(frozen=True)
-class Served:
+class Server:
     """A server that is ready: `run()` answers until `stop()`."""
 
     server: Any
@@ -57,7 +57,7 @@ def is_local(host: str) -> bool:
 
 def serve(
     host: str = "127.0.0.1", port: int | None = None, results: str | Path = "results", token: str | None = None
-) -> Served:
+) -> Server:
     """A server of the page, bound but not yet answering.
 
     Arguments:
@@ -68,18 +68,18 @@ def serve(
     """
     from werkzeug.serving import WSGIRequestHandler, make_server
 
-    class Patient(WSGIRequestHandler):
+    class TimedRequests(WSGIRequestHandler):
         """Waits for the lines of a request, but not for ever."""
 
         timeout = SILENCE  # between two bytes, set on the socket by the standard library
 
         def setup(self) -> None:
             super().setup()
-            self._timer = threading.Timer(LONGEST_HEAD, self._hang_up)
+            self._timer = threading.Timer(LONGEST_HEAD, self._close)
             self._timer.daemon = True
             self._timer.start()
 
-        def _hang_up(self) -> None:
+        def _close(self) -> None:
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
 
@@ -99,8 +99,8 @@ def serve(
     app = make_app(results, (host, "127.0.0.1", "localhost", "::1") if is_local(host) else None, token)
     chosen = port if port is not None else _free(host)
     family = "[" + host + "]" if ":" in host else host
-    server = make_server(host, chosen, app.server, threaded=True, request_handler=Patient)
-    return Served(server, f"http://{family}:{server.server_port}/" + (f"?token={token}" if token else ""))
+    server = make_server(host, chosen, app.server, threaded=True, request_handler=TimedRequests)
+    return Server(server, f"http://{family}:{server.server_port}/" + (f"?token={token}" if token else ""))
 
 
 def _free(host: str, first: int = 8765) -> int:

@@ -20,12 +20,12 @@ def is_study(files: Sequence[str]) -> bool:
 def orderings_of(recipe: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
     """Statement, who claims it, where, the verdict at this scale, and the difference with its test."""
     rows = []
-    for one in recipe.get("orderings") or []:
-        if isinstance(one, dict):
-            p, difference = one.get("p_value"), one.get("difference")
+    for ordering in recipe.get("orderings") or []:
+        if isinstance(ordering, dict):
+            p, difference = ordering.get("p_value"), ordering.get("difference")
             points = f"{100 * difference:+.2f} points" if isinstance(difference, float) else ""
             test = f", p = {p:.2g}" if isinstance(p, float) else ""
-            words = (str(one.get(key, "")) for key in ("statement", "claimed_by", "column", "verdict"))
+            words = (str(ordering.get(key, "")) for key in ("statement", "claimed_by", "column", "verdict"))
             rows.append((*words, points + test))
     return rows  # type: ignore[return-value]  # four words and one more
 
@@ -36,15 +36,15 @@ def numbers_of(path: Path) -> list[tuple[str, str, str, str, str, str]]:
         if path.stat().st_size > LARGEST:
             return []
         with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+            entries = list(csv.DictReader(file))
     except (OSError, ValueError, csv.Error):
         return []
     names = ("row", "column", "quantity", "paper")
-    found = []
-    for row in rows:
-        ours = str(row.get("ours") or "–")
-        if row.get("standard_deviation"):
-            ours += f" ± {row['standard_deviation']}"
-        cells = [str(row.get(name) or "") for name in names]
-        found.append((cells[0], cells[1], cells[2], cells[3] or "–", ours, str(row.get("seeds") or "")))
-    return found
+    rows = []
+    for entry in entries:
+        ours = str(entry.get("ours") or "–")
+        if entry.get("standard_deviation"):
+            ours += f" ± {entry['standard_deviation']}"
+        cells = [str(entry.get(name) or "") for name in names]
+        rows.append((cells[0], cells[1], cells[2], cells[3] or "–", ours, str(entry.get("seeds") or "")))
+    return rows

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unhinge.web.kept import Kept
+from unhinge.web.cache import SizedCache
 
 __all__ = ["LARGEST_FILE", "LARGEST_START", "UPLOADS", "Start", "Uploads", "read_npz"]
 
@@ -50,7 +50,7 @@ def read_npz(raw: bytes) -> Start:
         if unpacked > LARGEST_FILE:
             raise ValueError(f"the file unpacks to {unpacked:,} bytes; at most {LARGEST_FILE:,} are read.")
         with np.load(io.BytesIO(raw), allow_pickle=False) as data:
-            found = {name: data[name] for name in ("features", "weight", "labels", "target") if name in data}
+            arrays = {name: data[name] for name in ("features", "weight", "labels", "target") if name in data}
             names = ", ".join(sorted(data)[:8]) or "none"
     except zipfile.BadZipFile:
         raise ValueError(
@@ -61,10 +61,10 @@ def read_npz(raw: bytes) -> Start:
         raise ValueError(f"the file cannot be used: {reason}") from None
     except Exception as error:  # a damaged archive fails in many ways: struct, zlib, EOF, unsupported methods
         raise ValueError(f"the file is damaged ({type(error).__name__}).") from None
-    labels = found.get("labels", found.get("target"))
-    if "features" not in found or "weight" not in found or labels is None:
+    labels = arrays.get("labels", arrays.get("target"))
+    if "features" not in arrays or "weight" not in arrays or labels is None:
         raise ValueError(f"the file needs arrays called features, weight and labels; it has {names}.")
-    features, weight = _numbers("features", found["features"]), _numbers("weight", found["weight"])
+    features, weight = _numbers("features", arrays["features"]), _numbers("weight", arrays["weight"])
     if features.ndim != 2 or weight.ndim != 2 or features.shape[1] != weight.shape[1] or not features.shape[1]:
         raise ValueError(
             f"features must be (n, p) and weight (C, p) with the same p, got {features.shape} and {weight.shape}."
@@ -97,7 +97,7 @@ class Uploads:
     """The last few files by name: a digest of their bytes, so that an address names the same start again."""
 
     def __init__(self, limit: int = LARGEST_KEPT) -> None:
-        self._kept: Kept[str, Start] = Kept(limit, Start.size)
+        self._kept: SizedCache[str, Start] = SizedCache(limit, Start.size)
 
     def add(self, raw: bytes) -> str:
         """Read a file and return its name."""

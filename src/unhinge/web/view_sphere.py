@@ -9,9 +9,9 @@ from torch import Tensor
 
 from unhinge.theory import SphericalPath
 from unhinge.web.address import State
+from unhinge.web.cache import SizedCache
 from unhinge.web.clock import RATES, nice_length, rates, runs_out, shown_length, times
 from unhinge.web.controls import choice, count, number
-from unhinge.web.kept import Kept
 from unhinge.web.moving import FRAMES, PER_CLASS, basis_line, moving_panel, shown_classes
 from unhinge.web.panels import Answer, Number, Panel, Slot, Tone
 from unhinge.web.script import Look, Script, call, panel_of
@@ -105,7 +105,7 @@ SLOTS = (
 
 
 @dataclass(frozen=True)
-class _Both:
+class _TwoPaths:
     """A script that leaves the start and the two paths `plain` and `rescaled`."""
 
     script: Script
@@ -153,10 +153,10 @@ def _bytes(script: Script) -> int:
     return sum(value.nbytes for value in script.names.values() if isinstance(value, Tensor))
 
 
-STARTS: Kept[str, Script] = Kept(limit=64 * 2**20, size_of=_bytes)
+STARTS: SizedCache[str, Script] = SizedCache(limit=64 * 2**20, size_of=_bytes)
 
 
-def _solve(state: State) -> _Both:
+def _solve(state: State) -> _TwoPaths:
     gamma, decay = state.maybe("gamma"), state.number("feature_decay") or None
     lr, kind = rates(state), state.word("optimizer")
     problem = call("unhinge.Spherical", "labels", "weight", gamma=gamma, feature_decay=decay)
@@ -165,7 +165,7 @@ def _solve(state: State) -> _Both:
         f"plain = problem.{kind}(features, lr={lr})",
         f"rescaled = problem.{kind}(features, lr={lr}, rescaled=True)",
     )
-    return _Both(script, lr, kind)
+    return _TwoPaths(script, lr, kind)
 
 
 def _length(state: State, reached: float) -> int:
@@ -229,7 +229,7 @@ def answer(state: State) -> Answer:
     return Answer(headline, tone, sentences, numbers, panels, {"gamma": gamma, "horizon": float(length)})
 
 
-def _numbers(state: State, both: _Both, exponent: dict[str, float], reached: dict[str, float]) -> list[Number]:
+def _numbers(state: State, both: _TwoPaths, exponent: dict[str, float], reached: dict[str, float]) -> list[Number]:
     asked, discrete = plain(state.number("reach")), both.discrete
     slowest = "The distance, by the slowest feature."
     numbers = [
@@ -279,7 +279,7 @@ def _unequal_panel(script: Script) -> Panel:
     return panel_of(drawn, "initial norm |h|", f"angle after {early:,.0f} steps (degrees)", looks, xlog=True)
 
 
-def _moving_panel(state: State, both: _Both, length: int) -> Panel:
+def _moving_panel(state: State, both: _TwoPaths, length: int) -> Panel:
     dim, size = state.count("dim"), state.count("classes") * state.count("per_class")
     axes = min(int(state.word("axes")), dim)
     classes = shown_classes(state.count("classes"), axes)
@@ -312,7 +312,7 @@ def _moving_panel(state: State, both: _Both, length: int) -> Panel:
 
 
 def _words(
-    state: State, both: _Both, exponent: dict[str, float], reached: dict[str, float]
+    state: State, both: _TwoPaths, exponent: dict[str, float], reached: dict[str, float]
 ) -> tuple[str, Tone, list[str]]:
     discrete = both.discrete
     slow, quick = reached["plain"], reached["rescaled"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from unhinge.paper.claims import Claim, Record, Sharper, claims, find, report
+from unhinge.paper.claims import Claim, Record, SharperCheck, claims, find, report
 from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.registry import Undefined, claim
 
@@ -110,7 +110,7 @@ def test_every_erratum_is_settled_by_a_claim_or_said_to_be_beyond_numbers():
 
 
 def test_a_failure_of_the_stricter_check_is_ours():
-    one = Claim(**{**vars(claims()[0]), "sharper": Sharper(lambda generator, formula: 1.0, 0.5, "reason")})
+    one = Claim(**{**vars(claims()[0]), "sharper": SharperCheck(lambda generator, formula: 1.0, 0.5, "reason")})
     assert one.run().verdict == "OURS FAILS"
     assert one.run().worst_sharper == 1.0
 

@@ -317,7 +317,7 @@ class ManyClassHead(nn.Module):
             learning = receive is not None and torch.is_grad_enabled()
             switch = torch.zeros((), device=features.device, requires_grad=learning)
             stored = self.store.stored(labels.reshape(-1)).unflatten(0, labels.shape)
-            logits, total, squares = _Numbers.apply(  # type: ignore[no-untyped-call]
+            logits, total, squares = _LogitNumbers.apply(  # type: ignore[no-untyped-call]
                 wide, stored, self.store, labels, receive, switch
             )
             if shortlist is None:
@@ -385,7 +385,7 @@ class ManyClassHead(nn.Module):
         return labels
 
 
-class _Numbers(torch.autograd.Function):
+class _LogitNumbers(torch.autograd.Function):
     r"""The logits of some classes, the sum of all and the sum of their squares, and word to the head of what moves it.
 
     With :math:`w = U^\top v + \omega` the features are turned once, :math:`w^\top h = v^\top Uh + \omega^\top h`,

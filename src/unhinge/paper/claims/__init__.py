@@ -2,6 +2,6 @@
 
 from unhinge.paper.claims.beyond import own_statements
 from unhinge.paper.claims.names import UnknownClaim, find
-from unhinge.paper.claims.registry import Claim, Record, Sharper, claims
+from unhinge.paper.claims.registry import Claim, Record, SharperCheck, claims
 
-__all__ = ["Claim", "Record", "Sharper", "UnknownClaim", "claims", "find", "own_statements"]
+__all__ = ["Claim", "Record", "SharperCheck", "UnknownClaim", "claims", "find", "own_statements"]

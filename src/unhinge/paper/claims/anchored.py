@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unhinge.paper.claims.oracles import apart, drive_matrix, gradients, measured_exponent, relative
 from unhinge.paper.claims.problems import Problem, between, draw
-from unhinge.paper.claims.registry import Formula, Sharper, claim
+from unhinge.paper.claims.registry import Formula, SharperCheck, claim
 from unhinge.paper.claims.unconstrained import engine
 
 SOLVER = "the ODE solver's tolerance of 1e-12, accumulated"
@@ -169,8 +169,8 @@ def larger_decay(generator: torch.Generator, formula: Formula) -> float:
     draft = draw(generator, num_classes=3, per_class=2)
     small = between(generator, 0.05, 0.3)
     large, clock = small * between(generator, 1.5, 3.0), between(generator, 8.0, 12.0)
-    one, two = (apart(integrate(draft.with_decay(x, 0.0), clock), pull(draft)) for x in (small, large))
-    return float((formula(large, clock) < formula(small, clock)) != (two < one))
+    with_small, with_large = (apart(integrate(draft.with_decay(x, 0.0), clock), pull(draft)) for x in (small, large))
+    return float((formula(large, clock) < formula(small, clock)) != (with_large < with_small))
 
 
 def rest(problem: Problem, strength: float, steps: int) -> Tensor:
@@ -205,11 +205,11 @@ def _resting_point(generator: torch.Generator, formula: Formula) -> float:
     errata=(37,),
     problems=2,
     remark="True as printed, but λ means two things: the theory's term is λ/2 |H|², and a batch sum is not a mean.",
-    sharper=Sharper(_resting_point, 1e-9, "200 steps that contract by a fifth or more"),
+    sharper=SharperCheck(_resting_point, 1e-9, "200 steps that contract by a fifth or more"),
 )
 def penalty(generator: torch.Generator, formula: Formula) -> float:
     problem, small = draw(generator), between(generator, 0.02, 0.05)
     large = small * between(generator, 1.5, 3.0)
-    one, two = (apart(rest(problem, x, 40), pull(problem)) for x in (small, large))
+    with_small, with_large = (apart(rest(problem, x, 40), pull(problem)) for x in (small, large))
     predicted = coefficient(formula(large), 20.0) < coefficient(formula(small), 20.0)
-    return float(predicted != (two < one))
+    return float(predicted != (with_large < with_small))

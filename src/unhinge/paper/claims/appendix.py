@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unhinge.paper.claims.oracles import mean_loss, relative
 from unhinge.paper.claims.problems import between, gaussian, simplex, whole
-from unhinge.paper.claims.registry import Formula, Sharper, Undefined, claim
+from unhinge.paper.claims.registry import Formula, SharperCheck, Undefined, claim
 
 ROUNDING = "float64 rounding"
 
@@ -33,8 +33,8 @@ def least_wrong_loss(generator: torch.Generator, num_classes: int, gamma: float)
         {"type": "ineq", "fun": lambda h: (weight[1] - weight[0]) @ h},
     ]
     starts = gaussian(generator, 5, num_classes).numpy()
-    found = [minimize(loss, x / np.linalg.norm(x), constraints=constraints, options={"ftol": 1e-14}) for x in starts]
-    return min(float(one.fun) for one in found)
+    minima = [minimize(loss, x / np.linalg.norm(x), constraints=constraints, options={"ftol": 1e-14}) for x in starts]
+    return min(float(minimum.fun) for minimum in minima)
 
 
 def _is_the_threshold(generator: torch.Generator, formula: Formula) -> float:
@@ -139,7 +139,7 @@ def right_cross_entropy(weight: Tensor, bias: Tensor, h: Tensor, label: int, gam
     return (gamma * (classes - 1) - 1) * own + gamma * (classes - 1) * (entropy - math.log(classes - 1))
 
 
-def _tight(classes: int, label: int, weight: Tensor, h: Tensor) -> Tensor:
+def _bias_that_lowers(classes: int, label: int, weight: Tensor, h: Tensor) -> Tensor:
     """The bias that puts the own logit 40 below the others, which are equal."""
     return torch.where(torch.arange(classes) == label, -40.0, 0.0).double() - weight @ h
 
@@ -147,7 +147,7 @@ def _tight(classes: int, label: int, weight: Tensor, h: Tensor) -> Tensor:
 def _attained(generator: torch.Generator, formula: Formula) -> float:
     classes, gamma, label = whole(generator, 2, 8), between(generator, 0.1, 2.0), 0
     weight, h = gaussian(generator, classes, 3), gaussian(generator, 3)
-    bias = _tight(classes, label, weight, h)
+    bias = _bias_that_lowers(classes, label, weight, h)
     loss = mean_loss((weight @ h + bias)[None], torch.tensor([label]), gamma).item()
     return abs(loss - formula(weight, bias, h, label, gamma))
 
@@ -166,14 +166,14 @@ def _attained(generator: torch.Generator, formula: Formula) -> float:
     errata=(34,),
     severity="C",
     problems=300,
-    sharper=Sharper(_attained, 1e-9, "e⁻⁴⁰, and the rounding of logits of size 40"),
+    sharper=SharperCheck(_attained, 1e-9, "e⁻⁴⁰, and the rounding of logits of size 40"),
 )
 def cross_entropy_bound(generator: torch.Generator, formula: Formula) -> float:
     classes, gamma = whole(generator, 2, 8), between(generator, 0.1, 2.0)
     label = whole(generator, 0, classes - 1)
     weight, bias, h = gaussian(generator, classes, 3), gaussian(generator, classes), gaussian(generator, 3)
     if whole(generator, 0, 1) == 1:
-        bias = _tight(classes, label, weight, h)
+        bias = _bias_that_lowers(classes, label, weight, h)
     loss = mean_loss((weight @ h + bias)[None], torch.tensor([label]), gamma).item()
     return max(loss - formula(weight, bias, h, label, gamma), 0.0)
 

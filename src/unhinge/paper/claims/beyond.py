@@ -38,7 +38,7 @@ def own_statements() -> tuple[Claim, ...]:
     """All of them.
 
     Example:
-        >>> [one.id for one in own_statements()][:2]
+        >>> [statement.id for statement in own_statements()][:2]
         ['beyond-gradient-at-zero', 'beyond-prior-path']
     """
     return tuple(_OWN)

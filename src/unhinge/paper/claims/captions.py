@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unhinge.paper.claims.oracles import apart, dense_flow, direction, drive_matrix, relative
 from unhinge.paper.claims.problems import Problem, between, draw, gaussian
-from unhinge.paper.claims.registry import Formula, Sharper, claim
+from unhinge.paper.claims.registry import Formula, SharperCheck, claim
 from unhinge.paper.claims.regularized import spectrum_of
 from unhinge.paper.claims.spherical import angle, descend, pair
 from unhinge.paper.claims.unconstrained import EXPM, simpler_limit
@@ -66,7 +66,7 @@ SMALL = 0.0, 0.001, 0.005, 1 / 99
     because='"roughly" is read as right to one digit of the factor, 1.0 and not 0.9 or 1.1',
     problems=1,
     remark="True as printed, but rough: the exponents differ by the factors 1 + γ, of up to 1.0101.",
-    sharper=Sharper(lambda _, formula: _off(formula, SMALL), 1e-12, "the rounding of a singular value"),
+    sharper=SharperCheck(lambda _, formula: _off(formula, SMALL), 1e-12, "the rounding of a singular value"),
 )
 def growth_of_others(generator: torch.Generator, formula: Formula) -> float:
     return _off(formula, SMALL)
@@ -282,10 +282,10 @@ def decay_drops_out(generator: torch.Generator, formula: Formula) -> float:
     free = draw(generator)
     decay, clock = free.leading * between(generator, 0.5, 2.0), between(generator, 2, 8) / free.leading
     end = simpler_limit(free, 1.0)
-    one, two = (dense_flow(x, clock, clock) for x in (free, free.with_decay(decay, decay)))
+    bare, decayed = (dense_flow(x, clock, clock) for x in (free, free.with_decay(decay, decay)))
     n = len(free.labels)
-    ratios = [math.log((x[:n].norm() / x[n:].norm()).item()) for x in (one, two)]
-    seen = (apart(one, end), apart(two, end)), (ratios[0], ratios[1])
+    ratios = [math.log((x[:n].norm() / x[n:].norm()).item()) for x in (bare, decayed)]
+    seen = (apart(bare, end), apart(decayed, end)), (ratios[0], ratios[1])
     return max(abs(formula(without, decay) - under) for without, under in seen)
 
 

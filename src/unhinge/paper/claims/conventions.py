@@ -78,8 +78,8 @@ def logits_of(generator: torch.Generator, formula: Formula) -> float:
     feature = problem.features[0]
     each = [sum(x * y for x, y in zip(w.tolist(), feature.tolist(), strict=True)) for w in problem.weight]
     wanted = torch.tensor(each, dtype=torch.float64) + problem.bias
-    found = formula(problem.weight, feature, problem.bias)
-    return relative(found, wanted)
+    logits = formula(problem.weight, feature, problem.bias)
+    return relative(logits, wanted)
 
 
 def flow_field(problem: Problem, features: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:

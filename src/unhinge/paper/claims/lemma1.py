@@ -71,8 +71,8 @@ def value(generator: torch.Generator, formula: Formula) -> float:
     worst = 0.0
     for share in (between(generator, 0.3, 0.8), between(generator, 1.5, 3.0)):  # of 2/(C-2)
         gamma = share * edge(classes)
-        found = brute_force(generator, classes, whole(generator, 2, 5), gamma, e1, e2)
-        least = losses(found[0], found[1], gamma).min().item()
+        states = brute_force(generator, classes, whole(generator, 2, 5), gamma, e1, e2)
+        least = losses(states[0], states[1], gamma).min().item()
         worst = max(worst, abs(formula(classes, gamma, e1, e2) - least) / (e1 * e2))
     return worst
 
@@ -105,9 +105,9 @@ def far_from_balanced(weight: Tensor, bound: float) -> float:
 )
 def minimizers(generator: torch.Generator, formula: Formula) -> float:
     gamma, e1 = between(generator, 0.3, 0.7), between(generator, 0.5, 2.0)  # C = 4, so below 2/(C-2) = 1
-    found = brute_force(generator, 4, 3, gamma, e1, 1.0)
-    values = losses(found[0], found[1], gamma)
-    worst = max(formula(w, e1) for w in found[0][values < values.min() + 1e-9])
+    states = brute_force(generator, 4, 3, gamma, e1, 1.0)
+    values = losses(states[0], states[1], gamma)
+    worst = max(formula(w, e1) for w in states[0][values < values.min() + 1e-9])
     a, b = (e1 * v / v.norm() for v in gaussian(generator, 2, 3))
     pairs = torch.stack([a, -a, b, -b])
     best = losses(pairs[None], (pairs / e1)[None], gamma).item()
@@ -126,9 +126,9 @@ def spread_out(weight: Tensor, features: Tensor, e1: float, e2: float) -> float:
 
 def collapsed(weight: Tensor, features: Tensor, e1: float, e2: float) -> float:
     """Distance from: all prototypes on one vector of norm E1, all features opposite to it."""
-    one = (weight - weight.mean(0)).norm().item() / e1
+    spread = (weight - weight.mean(0)).norm().item() / e1
     radius = abs(weight.norm(dim=1).mean().item() / e1 - 1)
-    return max(one, radius, relative(features / e2, -weight / e1))
+    return max(spread, radius, relative(features / e2, -weight / e1))
 
 
 @claim(
@@ -149,9 +149,9 @@ def large_gamma(generator: torch.Generator, formula: Formula) -> float:
     classes = whole(generator, 3, 5)
     gamma = between(generator, 1.6, 3.0) * edge(classes)
     e1, e2 = between(generator, 0.5, 2.0), between(generator, 0.5, 2.0)
-    found = brute_force(generator, classes, classes - 1, gamma, e1, e2)
-    best = int(losses(found[0], found[1], gamma).argmin())
-    return float(formula(found[0, best], found[1, best], e1, e2))
+    states = brute_force(generator, classes, classes - 1, gamma, e1, e2)
+    best = int(losses(states[0], states[1], gamma).argmin())
+    return float(formula(states[0, best], states[1, best], e1, e2))
 
 
 def printed_spread(weight: Tensor) -> float:

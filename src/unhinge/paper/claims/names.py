@@ -57,24 +57,26 @@ def find(name: str) -> tuple[Claim, ...]:
     `beyond` has our own statements.
 
     Example:
-        >>> [one.id for one in find("erratum-10")]
+        >>> [claim.id for claim in find("erratum-10")]
         ['theorem-2-bias']
     """
     every = (*claims(), *own_statements())
     label = _through_labels(name.strip().lower())
     wanted = _spelled_out(label)
-    exact = tuple(one for one in every if one.id == wanted)
+    exact = tuple(claim for claim in every if claim.id == wanted)
     if exact:
         return exact
     number = re.fullmatch(r"e(?:rratum)?-?(\d+)", wanted)
-    found = tuple(
-        one
-        for one in every
-        if label == one.where.lower() or one.id.startswith(wanted + "-") or (number and int(number[1]) in one.errata)
+    matching = tuple(
+        claim
+        for claim in every
+        if label == claim.where.lower()
+        or claim.id.startswith(wanted + "-")
+        or (number and int(number[1]) in claim.errata)
     )
-    if not found:
+    if not matching:
         raise UnknownClaim(f"no claim is called {name!r}. {_hint(wanted, number, every)}")
-    return found
+    return matching
 
 
 def _hint(wanted: str, number: re.Match[str] | None, every: tuple[Claim, ...]) -> str:
@@ -99,10 +101,10 @@ def _spelled_out(name: str) -> str:
 
 def _names(every: tuple[Claim, ...]) -> Iterator[str]:
     yield from (label for label in LABELS if not label.startswith("fig:"))
-    for one in every:
-        yield one.id
-        if " " not in one.where:
-            yield one.where
-        group = re.match(r"(?:theorem|corollary|lemma)-\d", one.id)
+    for claim in every:
+        yield claim.id
+        if " " not in claim.where:
+            yield claim.where
+        group = re.match(r"(?:theorem|corollary|lemma)-\d", claim.id)
         if group:
             yield group[0]

@@ -46,8 +46,8 @@ def gradients(problem: Problem, features: Tensor, weight: Tensor, bias: Tensor) 
     loss = mean_loss(h @ w.T + b, problem.labels, problem.gamma)
     loss = loss + problem.feature_decay / 2 * h.square().sum()
     loss = loss + problem.weight_decay / 2 * (w.square().sum() + b.square().sum())
-    one, two, three = torch.autograd.grad(loss, (h, w, b))
-    return one, two, three
+    of_features, of_weight, of_bias = torch.autograd.grad(loss, (h, w, b))
+    return of_features, of_weight, of_bias
 
 
 def drive_matrix(labels: Tensor, num_classes: int, gamma: float) -> Tensor:

@@ -63,7 +63,7 @@ def claims_section(records: Sequence[Mapping[str, Any]]) -> str:
     """
     if not records:
         return "<p>No claim was tested.</p>"
-    known = {one.id: one for one in claims()}
+    known = {claim.id: claim for claim in claims()}
     verdicts = Counter(record["verdict"] for record in records)
     parts = Counter(_part(record["id"]) for record in records)
     shown = {name: verdicts[name] for name in (HOLDS, CORRECTED, FALSE, FAILS) if verdicts[name]}
@@ -103,11 +103,11 @@ def _radios(kind: str, counts: Mapping[str, int]) -> str:
     )
 
 
-def _claim(record: Mapping[str, Any], one: Claim | None) -> str:
+def _claim(record: Mapping[str, Any], claim: Claim | None) -> str:
     printed, ours = _number(record["printed_residual"]), _number(record["our_residual"])
     facts = [("claim", record["claim"])]
-    if one is not None:
-        facts += [("printed form", one.says), ("right form", one.right)]
+    if claim is not None:
+        facts += [("printed form", claim.says), ("right form", claim.right)]
     if record["remark"]:
         facts.append(("remark", record["remark"]))
     number = printed_statement(record["id"])

@@ -46,7 +46,7 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _above(floor: float, values: Sequence[float]) -> list[float]:
+def _nan_below(floor: float, values: Sequence[float]) -> list[float]:
     """Values below the floor are left out of the line."""
     return [x if x > floor else math.nan for x in values]
 
@@ -54,10 +54,10 @@ def _above(floor: float, values: Sequence[float]) -> list[float]:
 def lemma_value(seed: int) -> Picture:
     classes, gammas = 5, [x / 20 for x in range(1, 41)]
     few = gammas[3::9]
-    found = []
+    minima = []
     for gamma in few:
         states = lemma1.brute_force(_generator(seed), classes, 4, gamma, 1.0, 1.0)
-        found.append(lemma1.losses(states[0], states[1], gamma).min().item())
+        minima.append(lemma1.losses(states[0], states[1], gamma).min().item())
     return Picture(
         "five classes, four dimensions, unit norms",
         "γ",
@@ -67,7 +67,7 @@ def lemma_value(seed: int) -> Picture:
                 "printed", "printed, −(1 + γ)", gammas, [lemma1.printed_minimum(classes, x, 1.0, 1.0) for x in gammas]
             ),
             Line("ours", "right", gammas, [lemma1.minimum(classes, x, 1.0, 1.0) for x in gammas]),
-            Line("reference", "projected gradient descent", few, found, marks=True),
+            Line("reference", "projected gradient descent", few, minima, marks=True),
         ),
     )
 
@@ -160,7 +160,12 @@ def anchored_without_decay(seed: int) -> Picture:
         "ζ",
         "distance of the directions",
         (
-            Line("printed", "an exponential", clocks, _above(1e-6, [seen[0] * math.exp(1 - x / 10) for x in clocks])),
+            Line(
+                "printed",
+                "an exponential",
+                clocks,
+                _nan_below(1e-6, [seen[0] * math.exp(1 - x / 10) for x in clocks]),
+            ),
             Line("ours", "1/ζ", clocks, [seen[-1] * clocks[-1] / x for x in clocks]),
             Line("reference", "ODE solver", clocks, seen, marks=True),
         ),
@@ -179,7 +184,7 @@ def spherical_rate(seed: int) -> Picture:
     last = len(steps) - 1
 
     def law(exponent: float, anchor: int) -> list[float]:
-        return _above(1e-12, [angles[anchor] * math.exp(exponent * (k - anchor)) for k in steps])
+        return _nan_below(1e-12, [angles[anchor] * math.exp(exponent * (k - anchor)) for k in steps])
 
     return Picture(
         f"one feature, α₀ = 0.3, α∞ = {alpha:.3f}",

@@ -19,8 +19,8 @@ DASHES = {"printed": "--", "ours": "-", "reference": ":"}
 
 def draw_all(records: Sequence[Record], folder: Path, seed: int = 0) -> list[Path]:
     """A PNG for each record that a plot helps; the paths of those written."""
-    found = (draw(record, folder, seed) for record in records)
-    return [path for path in found if path is not None]
+    drawn = (draw(record, folder, seed) for record in records)
+    return [path for path in drawn if path is not None]
 
 
 def draw(record: Record, folder: Path, seed: int = 0) -> Path | None:
@@ -65,8 +65,8 @@ def _picture(axis: Any, picture: Any) -> None:
 
 def _residuals(axis: Any, record: Record) -> None:
     """Residual per problem, log scale; zeros sit at the foot, what is undefined at the top."""
-    one = record.claim
-    finite = [x for x in (*record.printed, *record.ours, one.tolerance) if 0 < x < math.inf]
+    claim = record.claim
+    finite = [x for x in (*record.printed, *record.ours, claim.tolerance) if 0 < x < math.inf]
     foot, top = min(min(finite), 1e-16) / 3, max(max(finite), 1.0) * 10
     for role, name, values, marker in (("printed", "printed", record.printed, "s"), ("ours", "our", record.ours, "o")):
         heights = [top if x == math.inf else max(x, foot) for x in values]
@@ -79,12 +79,12 @@ def _residuals(axis: Any, record: Record) -> None:
             markersize=4,
             alpha=0.8,
         )
-    axis.axhline(one.tolerance, color=COLORS["reference"], linestyle=DASHES["reference"], label="tolerance")
+    axis.axhline(claim.tolerance, color=COLORS["reference"], linestyle=DASHES["reference"], label="tolerance")
     axis.set_yscale("log")
     if math.inf in record.printed:
         axis.annotate("undefined", (1, top), textcoords="offset points", xytext=(6, -3), fontsize=7)
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("random problem")
     axis.set_ylabel("residual")
-    axis.set_title(textwrap.fill(f"against: {one.oracle}", 55), fontsize=8)
+    axis.set_title(textwrap.fill(f"against: {claim.oracle}", 55), fontsize=8)
     axis.legend(fontsize=7)

@@ -4,7 +4,7 @@ The rule of the verdicts. A check puts the printed form to the test as what it s
 sufficient condition as a sufficient condition, an equation as an equation. Then
 
 - **holds**: the printed statement is literally true. Where it says less than could be said (a loose bound, a condition
-  nobody needs), a remark says so, and our sharper form has a stricter check of its own to pass (`Sharper`).
+  nobody needs), a remark says so, and our sharper form has a stricter check of its own to pass (`SharperCheck`).
 - **corrected**: imprecise or incomplete. It fails, or has no value, as the symbols stand, and mending a symbol, a sign,
   a step of a proof, or adding the missing hypothesis restores it: errata of severity B and C.
 - **false as printed**: contradicted. A counterexample meets every printed hypothesis, or the statement is no statement
@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import torch
 
-__all__ = ["Check", "Claim", "Formula", "Record", "Sharper", "Undefined", "claim", "claims", "record_of"]
+__all__ = ["Check", "Claim", "Formula", "Record", "SharperCheck", "Undefined", "claim", "claims", "record_of"]
 
 Formula = Callable[..., Any]
 Check = Callable[[torch.Generator, Formula], float]
@@ -54,7 +54,7 @@ class Undefined(ArithmeticError):
 
 
 @dataclass(frozen=True)
-class Sharper:
+class SharperCheck:
     """A stricter check, for our form only, of a claim whose printed form is true but says less."""
 
     check: Check
@@ -118,7 +118,7 @@ class Claim:
     severity: Severity = ""
     problems: int = 5
     remark: str = ""  # for a statement that holds but says less than it could
-    sharper: Sharper | None = None
+    sharper: SharperCheck | None = None
 
     def residual(self, formula: Formula, seed: int = 0) -> float:
         """Worst residual of any formula over the claim's random problems; infinite where it is undefined."""
@@ -138,7 +138,7 @@ class Claim:
         return Record(self, printed, ours, why, strict)
 
     def _residuals(self, check: Check, formula: Formula, seed: int) -> tuple[tuple[float, ...], str]:
-        found, why = [], ""
+        residuals, why = [], ""
         for problem in range(self.problems):
             # The seed depends on nothing but the claim, so that a claim alone gives the numbers it gives in the table.
             number = zlib.crc32(f"{self.id}/{seed}/{problem}".encode())
@@ -147,8 +147,8 @@ class Claim:
                 value = float(check(generator, formula))
             except Undefined as error:
                 value, why = math.inf, str(error)
-            found.append(math.inf if math.isnan(value) else value)
-        return tuple(found), why
+            residuals.append(math.inf if math.isnan(value) else value)
+        return tuple(residuals), why
 
 
 def claim(
@@ -167,7 +167,7 @@ def claim(
     severity: Severity = "",
     problems: int = 5,
     remark: str = "",
-    sharper: Sharper | None = None,
+    sharper: SharperCheck | None = None,
 ) -> Callable[[Check], Claim]:
     """Register the decorated check. Without `printed` the paper's form is ours; without `right` so is its wording."""
 
@@ -204,31 +204,31 @@ def claims() -> tuple[Claim, ...]:
     order = "loss lemma theorem-1 corollary-1 subspace projection theorem-2 corollary-2 imbalance theorem-3 theorem-4"
     order += " rescaled theorem-5 appendix figure"
 
-    def place(one: Claim) -> int:
-        return next((i for i, start in enumerate(order.split()) if one.id.startswith(start)), len(order))
+    def place(claim: Claim) -> int:
+        return next((i for i, start in enumerate(order.split()) if claim.id.startswith(start)), len(order))
 
     return tuple(sorted(_CLAIMS.values(), key=place))
 
 
 def record_of(record: Record) -> dict[str, Any]:
     """A record as plain values for JSON; a residual that is not finite becomes null, with the reason beside it."""
-    one = record.claim
+    claim = record.claim
     return {
-        "id": one.id,
-        "claim": one.title,
-        "where": one.where,
+        "id": claim.id,
+        "claim": claim.title,
+        "where": claim.where,
         "verdict": record.verdict,
         "printed_residual": _finite(record.worst_printed),
         "printed_undefined": record.undefined or None,
         "our_residual": _finite(record.worst_ours),
-        "tolerance": one.tolerance,
-        "sharper_residual": _finite(record.worst_sharper) if one.sharper else None,
-        "sharper_tolerance": one.sharper.tolerance if one.sharper else None,
-        "remark": one.remark or None,
-        "errata": list(one.errata),
-        "severity": one.severity or None,
-        "problems": one.problems,
-        "oracle": one.oracle,
+        "tolerance": claim.tolerance,
+        "sharper_residual": _finite(record.worst_sharper) if claim.sharper else None,
+        "sharper_tolerance": claim.sharper.tolerance if claim.sharper else None,
+        "remark": claim.remark or None,
+        "errata": list(claim.errata),
+        "severity": claim.severity or None,
+        "problems": claim.problems,
+        "oracle": claim.oracle,
     }
 
 

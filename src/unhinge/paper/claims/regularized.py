@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unhinge.paper.claims.oracles import apart, dense_flow, drive_matrix, expand, generator_matrix, relative
 from unhinge.paper.claims.problems import Problem, between, choose, draw, gaussian, simplex, whole
-from unhinge.paper.claims.registry import Formula, Sharper, Undefined, claim
+from unhinge.paper.claims.registry import Formula, SharperCheck, Undefined, claim
 from unhinge.paper.claims.unconstrained import EXPM, any_gamma, engine, engine_flow
 from unhinge.paper.notation import convergence_rate, eigenvalues, pi_coefficients, projections, z_pi
 from unhinge.theory import LayerPeeled
@@ -213,8 +213,8 @@ def right_commutator(problem: Problem, now: tuple[float, float], then: tuple[flo
 def commutator(generator: torch.Generator, formula: Formula) -> float:
     problem = draw(generator).with_decay(between(generator, 0.1, 0.5), between(generator, 0.1, 0.5))
     now, then = ((between(generator, 0.5, 2), between(generator, 0.5, 2)) for _ in range(2))
-    one, two = (generator_matrix(problem, *rates).T for rates in (now, then))  # the paper multiplies from the right
-    bracket = one @ two - two @ one
+    first, second = (generator_matrix(problem, *rates).T for rates in (now, then))  # the paper multiplies on the right
+    bracket = first @ second - second @ first
     n = len(problem.labels)
     return relative(formula(problem, now, then), bracket[n:, :n])
 
@@ -377,7 +377,7 @@ RATE = "dense eigenvalues are right to 1e-15, and the smallest gap drawn is some
     errata=(16,),
     problems=12,
     remark="True as printed, but loose: the exponent is C√N times the printed one.",
-    sharper=Sharper(_rate_exactly, 1e-11, RATE),
+    sharper=SharperCheck(_rate_exactly, 1e-11, RATE),
 )
 def rate(generator: torch.Generator, formula: Formula) -> float:
     problem, s, seen = _measured_rate(generator)
@@ -496,7 +496,7 @@ def _duality_exactly(generator: torch.Generator, formula: Formula) -> float:
     errata=(18,),
     problems=12,
     remark="True as printed, but the condition is unnecessary: it holds for every decay and every ratio.",
-    sharper=Sharper(_duality_exactly, 0.0, "a yes or no"),
+    sharper=SharperCheck(_duality_exactly, 0.0, "a yes or no"),
 )
 def self_duality(generator: torch.Generator, formula: Formula) -> float:
     asserted, seen = _duality(generator, formula)
@@ -535,7 +535,7 @@ def _least_dimension(generator: torch.Generator, formula: Formula) -> float:
     because="a count",
     errata=(18,),
     remark="True as printed, but stricter than needed: p ≥ C − 1 is enough.",
-    sharper=Sharper(_least_dimension, 0.0, "a count"),
+    sharper=SharperCheck(_least_dimension, 0.0, "a count"),
 )
 def etf_dimension(generator: torch.Generator, formula: Formula) -> float:
     classes, rank = _rank_of_simplex(generator)

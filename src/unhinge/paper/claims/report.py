@@ -39,7 +39,7 @@ def summary(records: Sequence[Record]) -> str:
         FALSE: (FALSE, FALSE),
         FAILS: ("OURS FAILS", "OURS FAIL"),
     }
-    parts = [f"{counts[one]} {words[one][counts[one] != 1]}" for one in STYLES if counts[one]]
+    parts = [f"{counts[verdict]} {words[verdict][counts[verdict] != 1]}" for verdict in STYLES if counts[verdict]]
     noun = "claim" if len(records) == 1 else "claims"
     return f"{len(records)} {noun}" + (f": {', '.join(parts)}" if parts else "")
 
@@ -113,30 +113,30 @@ def as_csv(records: Sequence[Record]) -> str:
 
 def explain(record: Record) -> RenderableType:
     """One claim at length: what is printed, what is right, the evidence, and the residuals of each problem."""
-    one = record.claim
+    claim = record.claim
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
-    facts.add_row("claim", Text(one.title))
-    facts.add_row("printed", Text(one.says))
-    facts.add_row("right", Text(one.right))
-    if one.remark:
-        facts.add_row("remark", Text(one.remark))
-    number = printed_statement(one.id)
-    facts.add_row("where", Text(f"{one.where} (printed as {number})" if number else one.where))
-    facts.add_row("compared with", Text(one.oracle))
-    facts.add_row("tolerance", _tolerance(one.tolerance, one.because))
+    facts.add_row("claim", Text(claim.title))
+    facts.add_row("printed", Text(claim.says))
+    facts.add_row("right", Text(claim.right))
+    if claim.remark:
+        facts.add_row("remark", Text(claim.remark))
+    number = printed_statement(claim.id)
+    facts.add_row("where", Text(f"{claim.where} (printed as {number})" if number else claim.where))
+    facts.add_row("compared with", Text(claim.oracle))
+    facts.add_row("tolerance", _tolerance(claim.tolerance, claim.because))
     facts.add_row("errata", _errata(record) or "none")
     facts.add_row("printed form", _worst(record.worst_printed, record.undefined))
     facts.add_row("our form", _worst(record.worst_ours, ""))
-    if one.sharper:
-        allowed = _tolerance(one.sharper.tolerance, one.sharper.because)
+    if claim.sharper:
+        allowed = _tolerance(claim.sharper.tolerance, claim.sharper.because)
         facts.add_row("sharper check", f"ours alone: {_worst(record.worst_sharper, '')}, tolerance {allowed}")
-    if one.tolerance == 0:
+    if claim.tolerance == 0:
         facts.add_row("problems", f"printed form wrong in {_wrong(record.printed)}, ours in {_wrong(record.ours)}")
-    elif one.problems > 1:
+    elif claim.problems > 1:
         facts.add_row("residuals", residual_plot(record))
-    title = Text.assemble((one.id, "bold"), "  ", (record.verdict, STYLES[record.verdict]))
+    title = Text.assemble((claim.id, "bold"), "  ", (record.verdict, STYLES[record.verdict]))
     return Group(Panel(facts, title=title, title_align="left"))
 
 
@@ -173,14 +173,14 @@ def print_records(console: Console, records: Sequence[Record], at_length: bool) 
 
 
 def _cells(record: Record) -> tuple[str, str, str, str, str, str]:
-    one = record.claim
+    claim = record.claim
     return (
-        one.id,
+        claim.id,
         record.verdict,
         _short(record.worst_printed),
         _short(record.worst_ours),
-        ", ".join(map(str, one.errata)),
-        f"{one.title}. {one.remark}" if one.remark else one.title,
+        ", ".join(map(str, claim.errata)),
+        f"{claim.title}. {claim.remark}" if claim.remark else claim.title,
     )
 
 

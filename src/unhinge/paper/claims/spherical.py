@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unhinge.paper.claims.oracles import mean_loss, measured_exponent, relative
 from unhinge.paper.claims.problems import between, choose, gaussian, whole
-from unhinge.paper.claims.registry import Formula, Sharper, Undefined, claim
+from unhinge.paper.claims.registry import Formula, SharperCheck, Undefined, claim
 
 ROUNDING = "float64 rounding"
 
@@ -114,7 +114,7 @@ def square_condition(rate: float, h: Tensor, w: Tensor) -> bool:
     because=ROUNDING,
     errata=(24,),
     severity="A",
-    sharper=Sharper(lambda generator, formula: crosses_iff_refused(generator, formula, False), 0.0, "a yes or no"),
+    sharper=SharperCheck(lambda generator, formula: crosses_iff_refused(generator, formula, False), 0.0, "a yes or no"),
 )
 def step_condition(generator: torch.Generator, formula: Formula) -> float:
     return largest_drop(generator, formula, rescaled=False)
@@ -137,7 +137,7 @@ def free_of_norm(rate: float, h: Tensor, w: Tensor) -> bool:
     because=ROUNDING,
     errata=(24,),
     severity="A",
-    sharper=Sharper(lambda generator, formula: crosses_iff_refused(generator, formula, True), 0.0, "a yes or no"),
+    sharper=SharperCheck(lambda generator, formula: crosses_iff_refused(generator, formula, True), 0.0, "a yes or no"),
 )
 def rescaled_step_condition(generator: torch.Generator, formula: Formula) -> float:
     return largest_drop(generator, formula, rescaled=True)
@@ -160,9 +160,9 @@ def rescaled_step_condition(generator: torch.Generator, formula: Formula) -> flo
 def governing(generator: torch.Generator, formula: Formula) -> float:
     h, w = pair(generator)
     rate, factor = between(generator, 0.05, 0.5), between(generator, 2.0, 5.0)
-    one = descend(h, w, lambda _: rate, 20)[-1]
-    two = descend(factor * h, w, lambda _: rate * factor ** formula(), 20)[-1]
-    return abs(angle(one, w) - angle(two, w))
+    plain = descend(h, w, lambda _: rate, 20)[-1]
+    scaled = descend(factor * h, w, lambda _: rate * factor ** formula(), 20)[-1]
+    return abs(angle(plain, w) - angle(scaled, w))
 
 
 # ---- one step ---------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def _any_size(generator: torch.Generator, formula: Formula) -> float:
     because="200 steps that contract by a seventh or more in the end",
     errata=(24,),
     remark="True as printed, but the step condition is unnecessary: it keeps the approach monotone, no more.",
-    sharper=Sharper(_any_size, 1e-5, "the path is followed until the angle is below 1e-6"),
+    sharper=SharperCheck(_any_size, 1e-5, "the path is followed until the angle is below 1e-6"),
     problems=8,
 )
 def limit(generator: torch.Generator, formula: Formula) -> float:
@@ -319,7 +319,7 @@ def _hypotheses_exactly(generator: torch.Generator, formula: Formula) -> float:
     errata=(26,),
     problems=4,
     remark="True as printed, but stricter than needed: a divergent sum of non-increasing rates is enough.",
-    sharper=Sharper(_hypotheses_exactly, 0.0, "a yes or no"),
+    sharper=SharperCheck(_hypotheses_exactly, 0.0, "a yes or no"),
 )
 def hypotheses(generator: torch.Generator, formula: Formula) -> float:
     return float(any(asserted and not seen for asserted, seen in _allowed_and_seen(generator, formula)))
@@ -365,7 +365,7 @@ def _close_bound(generator: torch.Generator, formula: Formula) -> float:
     errata=(26, 39),
     problems=8,
     remark="True as printed, but the hypothesis is unnecessary: the norm is always bounded.",
-    sharper=Sharper(_close_bound, 0.0, "a bound far above the norm would say nothing: ours is within half of it"),
+    sharper=SharperCheck(_close_bound, 0.0, "a bound far above the norm would say nothing: ours is within half of it"),
 )
 def bounded_norm(generator: torch.Generator, formula: Formula) -> float:
     longest, bound, path, w = _norms(generator, formula)

@@ -18,7 +18,7 @@ from unhinge.paper.claims.oracles import (
     relative,
 )
 from unhinge.paper.claims.problems import Problem, between, choose, draw, gaussian, whole
-from unhinge.paper.claims.registry import Formula, Sharper, Undefined, claim
+from unhinge.paper.claims.registry import Formula, SharperCheck, Undefined, claim
 from unhinge.paper.notation import alpha_beta, eigenvalues, projections, z_bar
 from unhinge.theory import LayerPeeled, Schedule, constant, cosine, warmup
 
@@ -71,8 +71,8 @@ def flow(generator: torch.Generator, formula: Formula) -> float:
     worst = 0.0
     for gamma in special_gammas(generator, classes):
         problem = draw(generator, gamma, classes)
-        one, two = between(generator, 0.1, 4.0), between(generator, 0.1, 4.0)
-        worst = max(worst, relative(formula(problem, one, two), dense_flow(problem, one, two)))
+        clocks = between(generator, 0.1, 4.0), between(generator, 0.1, 4.0)
+        worst = max(worst, relative(formula(problem, *clocks), dense_flow(problem, *clocks)))
     return worst
 
 
@@ -130,29 +130,29 @@ def scalars(generator: torch.Generator, formula: Formula) -> float:
     rates = generator_matrix(problem, 1.0, 1.0)
     state, steps = problem.state, 1000
     width = time / steps
-    for k in range(steps):
+    for step in range(steps):
         early, middle, late = (
-            1 + math.cos(math.pi * x * width) for x in (float(k), k + 0.5, k + 1.0)
+            1 + math.cos(math.pi * x * width) for x in (float(step), step + 0.5, step + 1.0)
         )  # the cosine rate from 2 to 0, written out
-        one = early * rates @ state
-        two = middle * rates @ (state + width / 2 * one)
-        three = middle * rates @ (state + width / 2 * two)
-        four = late * rates @ (state + width * three)
-        state = state + width / 6 * (one + 2 * two + 2 * three + four)
+        k1 = early * rates @ state
+        k2 = middle * rates @ (state + width / 2 * k1)
+        k3 = middle * rates @ (state + width / 2 * k2)
+        k4 = late * rates @ (state + width * k3)
+        state = state + width / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
     clock = formula(schedule, time)
     return relative(dense_flow(problem, clock, clock), state)
 
 
-def ratio_at_zero(one: Schedule, two: Schedule) -> float:
+def ratio_at_zero(feature_lr: Schedule, weight_lr: Schedule) -> float:
     start = torch.zeros((), dtype=torch.float64)
-    first, second = one(start).item(), two(start).item()
+    first, second = feature_lr(start).item(), weight_lr(start).item()
     if second == 0:
         raise Undefined("0/0: both rates start at 0")
     return first / second
 
 
-def ratio_of_integrals(one: Schedule, two: Schedule) -> float:
-    return integrated_rate(one, 2.0) / integrated_rate(two, 2.0)
+def ratio_of_integrals(feature_lr: Schedule, weight_lr: Schedule) -> float:
+    return integrated_rate(feature_lr, 2.0) / integrated_rate(weight_lr, 2.0)
 
 
 @claim(
@@ -171,10 +171,10 @@ def ratio_of_integrals(one: Schedule, two: Schedule) -> float:
 )
 def ratio(generator: torch.Generator, formula: Formula) -> float:
     problem, s = draw(generator), between(generator, 0.2, 4.0)
-    one, two = (warmup(constant(rate), 1.0) for rate in (s, 1.0))
+    feature_lr, weight_lr = (warmup(constant(rate), 1.0) for rate in (s, 1.0))
     clock = 30 / (math.sqrt(s) * _gap(problem))
     state = dense_flow(problem, s * clock, clock, problem.leading * math.sqrt(s) * clock)
-    limit = z_bar(problem.features, problem.weight, problem.labels, formula(one, two))
+    limit = z_bar(problem.features, problem.weight, problem.labels, formula(feature_lr, weight_lr))
     return apart(torch.cat([limit.features, limit.weight]), state)
 
 
@@ -481,8 +481,8 @@ def all_fastest(num_classes: int) -> tuple[float, float]:
 def gaps_of(classes: int, per_class: int, gammas: Tensor) -> Tensor:
     """Difference of the leading exponent and the next, from dense eigenvalues."""
     # The generator is affine in gamma.
-    zero, one = (generator_matrix(_bare(classes, per_class, gamma), 1.0, 1.0) for gamma in (0.0, 1.0))
-    values = torch.linalg.eigvalsh(zero + gammas[:, None, None] * (one - zero)).flip(1)
+    at_zero, at_one = (generator_matrix(_labels_only(classes, per_class, gamma), 1.0, 1.0) for gamma in (0.0, 1.0))
+    values = torch.linalg.eigvalsh(at_zero + gammas[:, None, None] * (at_one - at_zero)).flip(1)
     return values[:, 0] - values[:, classes - 1]  # the leading mode has C - 1 copies
 
 
@@ -516,7 +516,7 @@ def _set_of_fastest(generator: torch.Generator, formula: Formula) -> float:
     errata=(9,),
     problems=3,
     remark="True as printed, but not the only one: for C = 2 every γ ≥ 1 ties.",
-    sharper=Sharper(_set_of_fastest, 0.0, "a yes or no"),
+    sharper=SharperCheck(_set_of_fastest, 0.0, "a yes or no"),
 )
 def best_gamma(generator: torch.Generator, formula: Formula) -> float:
     worst = 0.0
@@ -527,6 +527,6 @@ def best_gamma(generator: torch.Generator, formula: Formula) -> float:
     return worst
 
 
-def _bare(classes: int, per_class: int, gamma: float) -> Problem:
+def _labels_only(classes: int, per_class: int, gamma: float) -> Problem:
     empty = gaussian(torch.Generator(), 1, 1)
     return Problem(classes, per_class, gamma, empty, empty, empty)

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from unhinge.paper.figures.curves import agreement, level, rate_check, slope, summarize, tabulate
-from unhinge.paper.figures.registry import Check, Outcome, Panel, Row, experiment
+from unhinge.paper.figures.curves import agreement, level, points, rate_check, slope_of, summarize, tabulate
+from unhinge.paper.figures.registry import Check, Outcome, Panel, experiment
 from unhinge.paper.figures.scale import Scale
 from unhinge.paper.figures.simulate import Case, accuracy, anchored_loss, follow, grid
 
@@ -48,27 +48,24 @@ def anchored_decay(scale: Scale, seed: int) -> Outcome:
         case = Case(f"lambda={decay:.2g}", None, feature_decay=decay, anchored=True)
         curves.append(follow(case, target, start, measure, grid(shown, 121), grid(marked, 31)))
     rows = tabulate(curves, PANELS[:4])
-    for one in curves[1:4]:
-        rows += slope("error", one.case.name, one.path.rate().item(), one.steps, one.exact["error"])
-    for one in curves[2:]:
-        end = pull.norm().item() / one.case.feature_decay
-        rows += level("feature_norm", f"limit at {one.case.name}", end, shown)
+    for curve in curves[1:4]:
+        rows += slope_of(curve, "error", curve.path.rate())
+    for curve in curves[2:]:
+        end = pull.norm().item() / curve.case.feature_decay
+        rows += level("feature_norm", f"limit at {curve.case.name}", end, shown)
     free = curves[0]
     far = grid(1000 * shown, 61, log=True)
     distances = [free.path.distance(step).item() for step in far]
-    rows += [Row("long_run", free.case.name, "exact", float(s), d) for s, d in zip(far, distances, strict=True)]
-    rows += [
-        Row("long_run", free.case.name, "sgd", float(s), d)
-        for s, d in zip(free.marks[1:], free.sgd["error"][1:], strict=True)
-    ]
-    tail = [(s, 1.4 * distances[-1] * far[-1] / s) for s in far[-15:]]
-    rows += [Row("long_run", free.case.name, "slope", float(s), d) for s, d in tail]
+    rows += points("long_run", free.case.name, "exact", far, distances)
+    rows += points("long_run", free.case.name, "sgd", free.marks[1:], free.sgd["error"][1:])
+    tail = [1.4 * distances[-1] * far[-1] / s for s in far[-15:]]
+    rows += points("long_run", free.case.name, "slope", far[-15:], tail)
     summary = summarize(curves, PANELS[:4])
     halving = free.path.distance(far[-1]).item() / free.path.distance(far[-1] // 2).item()
-    ends = [one.exact["error"][-1] for one in curves]
+    ends = [curve.exact["error"][-1] for curve in curves]
     checks = [
         agreement(summary),
-        *(rate_check(one, "error", one.path.rate().item(), 0.1) for one in curves[4:]),
+        *(rate_check(curve, "error", curve.path.rate().item(), 0.1) for curve in curves[4:]),
         Check(
             "at lambda = 0 the error halves when the steps double", abs(halving - 0.5) < 0.01, f"ratio {halving:.4f}"
         ),
@@ -85,7 +82,7 @@ def anchored_decay(scale: Scale, seed: int) -> Outcome:
             f"{curves[-1].exact['feature_norm'][-1]:.6g}",
         ),
     ]
-    decays = [one.case.feature_decay for one in curves]
+    decays = [curve.case.feature_decay for curve in curves]
     return Outcome(rows, summary, checks, {"lr": 0.1, "decays": decays, "steps": shown, "steps_simulated": marked})
 
 

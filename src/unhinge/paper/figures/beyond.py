@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from unhinge.paper.figures.curves import agreement, level, rate_check, slope, summarize, tabulate
+from unhinge.paper.figures.curves import agreement, level, points, rate_check, slope_of, summarize, tabulate
 from unhinge.paper.figures.registry import Check, Outcome, Panel, Row, experiment
 from unhinge.paper.figures.scale import Scale
 from unhinge.paper.figures.simulate import Case, accuracy, follow, grid, state_distance
@@ -73,8 +73,8 @@ def imbalance(scale: Scale, seed: int) -> Outcome:
     share = sum(counts.tolist()[:2]) / len(target)
     rows = tabulate(curves, IMBALANCE)
     rows += level("accuracy", "share of the two largest", share, last)
-    for one in curves:
-        rows += slope("distance", one.case.name, one.path.rate().item(), one.steps, one.exact["distance"])
+    for curve in curves:
+        rows += slope_of(curve, "distance", curve.path.rate())
     summary = summarize(curves, IMBALANCE)
     checks = [
         agreement(summary),
@@ -134,20 +134,20 @@ def noise(scale: Scale, seed: int) -> Outcome:
         curves.append(follow(case, target, start, measure, grid(last, 81), grid(scale.simulated(last, 3_000), 31)))
         factors.append(slow_down(scale.num_classes, rate))
     rows = tabulate(curves, NOISE[:2])
-    for one, factor in zip(curves, factors, strict=True):
-        for kind, steps, values in (("exact", one.steps, one.exact), ("sgd", one.marks, one.sgd)):
+    for curve, factor in zip(curves, factors, strict=True):
+        for kind, steps, values in (("exact", curve.steps, curve.exact), ("sgd", curve.marks, curve.sgd)):
             rows += [
-                Row("slowed", one.case.name, kind, step * factor, value)
+                Row("slowed", curve.case.name, kind, step * factor, value)
                 for step, value in zip(steps, values["distance"], strict=True)
             ]
-    for one in curves[:2]:
-        rows += slope("distance", one.case.name, one.path.rate().item(), one.steps, one.exact["distance"])
+    for curve in curves[:2]:
+        rows += slope_of(curve, "distance", curve.path.rate())
     summary = summarize(curves, NOISE[:2])
     clean = curves[0].case.flow(target, *start)
     apart = 0.0
-    for one, factor in zip(curves[1:], factors[1:], strict=True):
-        moments = torch.tensor(one.steps, dtype=torch.float64)
-        noisy = one.case.flow(target, *start).distance(moments)
+    for curve, factor in zip(curves[1:], factors[1:], strict=True):
+        moments = torch.tensor(curve.steps, dtype=torch.float64)
+        noisy = curve.case.flow(target, *start).distance(moments)
         apart = max(apart, (noisy / clean.distance(factor * moments) - 1).abs().max().item())
     checks = [
         agreement(summary),
@@ -194,16 +194,16 @@ def momentum(scale: Scale, seed: int) -> Outcome:
         measure = partial(_measure, target=target, reference=(state.features, state.weight))
         curves.append(follow(case, target, start, measure, grid(last, 81), grid(last, 41), with_flow=False))
     rows = tabulate(curves, MOTION)
-    for one in curves[:3]:
-        rows += slope("distance", one.case.name, one.path.rate().item(), one.steps, one.exact["distance"])
-        rows += slope("norm", one.case.name, one.path.growth().item(), one.steps, one.exact["norm"])
+    for curve in curves[:3]:
+        rows += slope_of(curve, "distance", curve.path.rate())
+        rows += slope_of(curve, "norm", curve.path.growth())
     summary = summarize(curves, MOTION)
-    rates = [one.path.rate().item() for one in curves]
+    rates = [curve.path.rate().item() for curve in curves]
     plain, strong = _limit(cases[0], target, start), curves[2].path.direction()
     apart = torch.hypot((plain[0] - strong.features).norm(), (plain[1] - strong.weight).norm()).item()
     checks = [
         agreement(summary),
-        *(rate_check(one, "distance", one.path.rate().item(), 0.05) for one in curves[2:]),
+        *(rate_check(curve, "distance", curve.path.rate().item(), 0.05) for curve in curves[2:]),
         Check(
             "momentum 0.9 is up to ten times as fast", 6 < rates[2] / rates[0] < 10, f"{rates[2] / rates[0]:.3f} times"
         ),
@@ -243,14 +243,14 @@ def large_steps(scale: Scale, seed: int) -> Outcome:
         last = round(horizon / share)
         curves.append(follow(case, target, start, measure, grid(last, 61), grid(last, 41)))
     rows = []
-    for one in curves:
-        unit = one.case.rates[0] * critical
+    for curve in curves:
+        unit = curve.case.rates[0] * critical
         rows += [
             Row(row.panel, row.series, row.kind, row.step * unit, row.value)
-            for row in tabulate([one], STEPS, flow=one is curves[0])
+            for row in tabulate([curve], STEPS, flow=curve is curves[0])
         ]
     summary = summarize(curves, STEPS)
-    ends = [one.exact["distance"][-1] for one in curves]
+    ends = [curve.exact["distance"][-1] for curve in curves]
     gaps = [float(e["largest_deviation_from_flow"]) for e in summary if e["panel"] == "norm"]
     checks = [
         agreement(summary),
@@ -312,12 +312,12 @@ def minibatch(scale: Scale, seed: int) -> Outcome:
             "within": exact.within_scatter(steps),
             "loss": -exact.loss(steps),
         }
-        found = _simulate_batches(features, weight, target, batch, lr, marks, runs, generator)
+        simulated = _simulate_batches(features, weight, target, batch, lr, marks, runs, generator)
         for key, line in lines.items():
             values = line.tolist()
-            rows += [Row(key, name, "exact", float(s), v) for s, v in zip(steps.tolist(), values, strict=True)]
+            rows += points(key, name, "exact", steps.tolist(), values)
             off = chance = 0.0
-            for mark, sample in zip(marks, found[key], strict=True):
+            for mark, sample in zip(marks, simulated[key], strict=True):
                 mean, error = sample.mean().item(), (sample.std() / math.sqrt(runs)).item()
                 rows.append(Row(key, name, "sgd", float(mark), mean, error))
                 off = max(off, abs(mean - values[mark]) / abs(values[mark]))

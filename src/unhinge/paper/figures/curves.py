@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from unhinge.paper.figures.registry import Check, Panel, Row
 from unhinge.paper.figures.simulate import Curves, deviation, fitted_rate
 from unhinge.results.tables import as_markdown, csv_text, write_csv
@@ -17,9 +19,11 @@ __all__ = [
     "deviations",
     "largest_deviation",
     "level",
+    "points",
     "rate_check",
     "read_rows",
     "slope",
+    "slope_of",
     "summarize",
     "tabulate",
     "write_rows",
@@ -33,17 +37,18 @@ HEADER = ("panel", "series", "kind", "step", "value", "error")
 def tabulate(curves: Iterable[Curves], panels: Sequence[Panel], flow: bool = False) -> list[Row]:
     """The exact and the simulated points of every panel; a panel shows the measured quantity of its key."""
     rows = []
-    for one in curves:
+    for curve in curves:
         for panel in panels:
-            name = one.case.name
-            rows += _points(panel.key, name, "exact", one.steps, one.exact[panel.key])
-            rows += _points(panel.key, name, "sgd", one.marks, one.sgd[panel.key])
-            if flow and one.flow:
-                rows += _points(panel.key, name, "flow", one.marks, one.flow[panel.key])
+            name = curve.case.name
+            rows += points(panel.key, name, "exact", curve.steps, curve.exact[panel.key])
+            rows += points(panel.key, name, "sgd", curve.marks, curve.sgd[panel.key])
+            if flow and curve.flow:
+                rows += points(panel.key, name, "flow", curve.marks, curve.flow[panel.key])
     return rows
 
 
-def _points(panel: str, series: str, kind: str, steps: Sequence[float], values: Sequence[float]) -> list[Row]:
+def points(panel: str, series: str, kind: str, steps: Sequence[float], values: Sequence[float]) -> list[Row]:
+    """One line of a panel."""
     return [Row(panel, series, kind, float(step), value) for step, value in zip(steps, values, strict=True)]
 
 
@@ -58,6 +63,11 @@ def slope(
     return [Row(panel, series, "slope", at, 1.25 * value * math.exp(rate * (at - last))) for at in points]
 
 
+def slope_of(curve: Curves, key: str, rate: Tensor) -> list[Row]:
+    """The :func:`slope` of one quantity of a curve, in the panel of that name."""
+    return slope(key, curve.case.name, rate.item(), curve.steps, curve.exact[key])
+
+
 def level(panel: str, name: str, value: float, last: float, first: float = 0.0) -> list[Row]:
     """A predicted constant, from step `first` to step `last`."""
     return [Row(panel, name, "level", first, value), Row(panel, name, "level", float(last), value)]
@@ -69,14 +79,14 @@ def summarize(curves: Iterable[Curves], panels: Sequence[Panel]) -> Summary:
     Relative, except for accuracies, which are shares already.
     """
     summary: Summary = []
-    for one in curves:
+    for curve in curves:
         for panel in panels:
             relative = panel.key != "accuracy"
-            entry: dict[str, str | float] = {"panel": panel.key, "series": one.case.name}
-            entry["steps_simulated"] = one.marks[-1]
-            entry["largest_deviation"] = deviation(one.sgd[panel.key], one.at_marks[panel.key], relative)
+            entry: dict[str, str | float] = {"panel": panel.key, "series": curve.case.name}
+            entry["steps_simulated"] = curve.marks[-1]
+            entry["largest_deviation"] = deviation(curve.sgd[panel.key], curve.at_marks[panel.key], relative)
             entry["largest_deviation_from_flow"] = (
-                deviation(one.sgd[panel.key], one.flow[panel.key], relative) if one.flow else ""
+                deviation(curve.sgd[panel.key], curve.flow[panel.key], relative) if curve.flow else ""
             )
             summary.append(entry)
     return summary
@@ -118,14 +128,14 @@ def agreement(summary: Summary, tolerance: float = 1e-6) -> Check:
     return Check("simulated SGD lies on the exact curve in every panel", worst < tolerance, f"{worst:.2g}{beside}")
 
 
-def rate_check(one: Curves, key: str, predicted: float, tolerance: float) -> Check:
+def rate_check(curve: Curves, key: str, predicted: float, tolerance: float) -> Check:
     """That the curve falls (or grows) at the predicted rate over the last quarter shown.
 
     The simulation may end earlier; its own last rate is given beside.
     """
-    measured, simulated = fitted_rate(one.steps, one.exact[key]), fitted_rate(one.marks, one.sgd[key])
+    measured, simulated = fitted_rate(curve.steps, curve.exact[key]), fitted_rate(curve.marks, curve.sgd[key])
     return Check(
-        f"{one.case.name}: {key.replace('_', ' ')} follows exp({predicted:.4g} step)",
+        f"{curve.case.name}: {key.replace('_', ' ')} follows exp({predicted:.4g} step)",
         abs(measured / predicted - 1) < tolerance,
         f"measured {measured:.4g}; where the simulation ends {simulated:.4g}",
     )

@@ -44,7 +44,7 @@ def draw(
     series = list(dict.fromkeys(row.series for row in rows if row.kind in ("exact", "sgd")))
     looks = {name: (COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(series)}
     count = -(-len(panels) // columns)
-    head = _even(title, 33 * min(columns, len(panels)))
+    head = _wrapped_evenly(title, 33 * min(columns, len(panels)))
     foot = textwrap.wrap(footnote, 56 * min(columns, len(panels)))
     with styled():
         width, height = 3.3 * min(columns, len(panels)), 2.75 * count
@@ -88,7 +88,7 @@ def draw(
     return figure
 
 
-def _even(text: str, width: int) -> list[str]:
+def _wrapped_evenly(text: str, width: int) -> list[str]:
     """Wrapped into as few lines as fit, of about the same length."""
     text = text.replace(" = ", "\u00a0=\u00a0")
     lines = textwrap.wrap(text, width)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unhinge.paper.figures.curves import agreement, level, rate_check, slope, summarize, tabulate
+from unhinge.paper.figures.curves import agreement, level, rate_check, slope, slope_of, summarize, tabulate
 from unhinge.paper.figures.registry import Check, Outcome, Panel, experiment
 from unhinge.paper.figures.scale import Scale
 from unhinge.paper.figures.simulate import Case, Curves, accuracy, follow, grid, state_distance
@@ -80,9 +80,8 @@ def regularized_gamma(scale: Scale, seed: int) -> Outcome:
     zero, _, _, best, beyond = curves
     kept = parts.plus_2.features.norm().item()
     rows = tabulate(curves, FIXED)
-    rate, growth = best.path.rate().item(), beyond.path.growth().item()
-    rows += slope("feature_error", best.case.name, rate, best.steps, best.exact["feature_error"])
-    rows += slope("weight_error", best.case.name, rate, best.steps, best.exact["weight_error"])
+    rate, growth = best.path.rate(), beyond.path.growth().item()
+    rows += slope_of(best, "feature_error", rate) + slope_of(best, "weight_error", rate)
     for key in ("feature_norm", "weight_norm"):
         seen = sum(value < 1e4 * beyond.exact[key][0] for value in beyond.exact[key])  # the axis ends soon after
         rows += slope(key, beyond.case.name, growth, beyond.steps[:seen], beyond.exact[key][:seen])
@@ -132,14 +131,14 @@ def regularized_lr(scale: Scale, seed: int) -> Outcome:
         for lr in (0.001, 0.01, 0.1, 0.2, 0.5)
     ]
     rows = tabulate(curves, FIXED)
-    for one in curves[2:]:
+    for curve in curves[2:]:
         for key in ("feature_error", "weight_error"):
-            rows += slope(key, one.case.name, one.path.rate().item(), one.steps, one.exact[key])
+            rows += slope_of(curve, key, curve.path.rate())
     summary = summarize(curves, FIXED)
-    ends = [one.exact["feature_error"][-1] for one in curves]
+    ends = [curve.exact["feature_error"][-1] for curve in curves]
     checks = [
         agreement(summary),
-        *(rate_check(one, "feature_error", one.path.rate().item(), 0.1) for one in curves[2:]),
+        *(rate_check(curve, "feature_error", curve.path.rate().item(), 0.1) for curve in curves[2:]),
         Check("larger rates converge faster", ends == sorted(ends, reverse=True), ", ".join(f"{e:.3g}" for e in ends)),
     ]
     return Outcome(rows, summary, checks, {"lr": [c.case.lr for c in curves], "decay": decay, "steps": last})
@@ -169,15 +168,15 @@ def regularized_decay(scale: Scale, seed: int) -> Outcome:
         measure = partial(_measure, target=target, limit=limit, normalized=True)
         curves.append(follow(case, target, start, measure, grid(last, 81), grid(marked, 31)))
     rows = tabulate(curves, DIRECTION)
-    for one in (curves[0], curves[2], curves[4]):
+    for curve in (curves[0], curves[2], curves[4]):
         for key in ("feature_norm", "weight_norm"):
-            rows += slope(key, one.case.name, one.path.growth().item(), one.steps, one.exact[key])
+            rows += slope_of(curve, key, curve.path.growth())
     at = curves[3]
     for key in ("feature_error", "weight_error"):
-        rows += slope(key, at.case.name, at.path.rate().item(), at.steps, at.exact[key])
+        rows += slope_of(at, key, at.path.rate())
     summary = summarize(curves, DIRECTION)
     spread = _flow_spread(curves, "feature_error")
-    norms = [one.exact["feature_norm"][-1] for one in curves]
+    norms = [curve.exact["feature_norm"][-1] for curve in curves]
     checks = [
         agreement(summary),
         rate_check(curves[0], "weight_norm", curves[0].path.growth().item(), 0.05),
@@ -219,14 +218,14 @@ def regularized_scale(scale: Scale, seed: int) -> Outcome:
         )
         curves.append(follow(case, target, start, measure, grid(last, 81), grid(last, 31)))
     rows = tabulate(curves, WITH_STATE)
-    for one in (curves[3], curves[4], curves[6]):
-        rows += slope("state_error", one.case.name, one.path.rate().item(), one.steps, one.exact["state_error"])
+    for curve in (curves[3], curves[4], curves[6]):
+        rows += slope_of(curve, "state_error", curve.path.rate())
     summary = summarize(curves, WITH_STATE)
-    rates = [-one.case.flow(target, *start).rate().item() / (0.5 * critical) for one in curves]
+    rates = [-curve.case.flow(target, *start).rate().item() / (0.5 * critical) for curve in curves]
     listed = ", ".join(f"{rate:.3g}" for rate in rates)
     checks = [
         agreement(summary),
-        *(rate_check(one, "state_error", one.path.rate().item(), 0.1) for one in (curves[3], curves[4], curves[6])),
+        *(rate_check(curves[k], "state_error", curves[k].path.rate().item(), 0.1) for k in (3, 4, 6)),
         Check(
             "up to s = 1 larger s is faster (flow rates over the critical decay)",
             rates[:5] == sorted(rates[:5]),
@@ -256,5 +255,5 @@ def _measure_state(
 
 def _flow_spread(curves: list[Curves], key: str) -> float:
     """The largest relative difference between the curves of gradient flow."""
-    columns = zip(*(one.flow[key] for one in curves), strict=True)
+    columns = zip(*(curve.flow[key] for curve in curves), strict=True)
     return max((max(column) - min(column)) / max(column) for column in columns)

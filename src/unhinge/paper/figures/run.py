@@ -91,20 +91,20 @@ def reproduce(
     ]
     for place in dict.fromkeys(place for _, _, place in wanted):
         writable(place)
-    found = {job: kept for job in wanted if (kept := _complete(job[2] / job[0], job[0], size, job[1]))}
+    by_job = {job: kept for job in wanted if (kept := _complete(job[2] / job[0], job[0], size, job[1]))}
     done = 0
-    for result in found.values():
+    for result in by_job.values():
         done += 1
         if progress is not None:
             progress(done, len(wanted), result)
     # the longest first, so that no core waits for the last one
-    missing = sorted((job for job in wanted if job not in found), key=lambda job: -find(job[0]).seconds[size.name])
+    missing = sorted((job for job in wanted if job not in by_job), key=lambda job: -find(job[0]).seconds[size.name])
     for job, result in _make(missing, size, min(jobs or os.cpu_count() or 1, len(missing))):
-        found[job] = result
+        by_job[job] = result
         done += 1
         if progress is not None:
             progress(done, len(wanted), result)
-    return [found[job] for job in wanted]
+    return [by_job[job] for job in wanted]
 
 
 def results(out: str | Path) -> list[Result]:

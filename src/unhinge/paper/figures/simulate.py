@@ -165,10 +165,10 @@ def follow(
     features, weight = start
     path = case.path(target, features, weight)
     curves = Curves(case, path, list(steps), list(marks))
-    curves.exact = _along(path, steps, measure)
-    curves.at_marks = _along(path, marks, measure)
+    curves.exact = _measured_along(path, steps, measure)
+    curves.at_marks = _measured_along(path, marks, measure)
     if with_flow:
-        curves.flow = _along(case.flow(target, features, weight), marks, measure)
+        curves.flow = _measured_along(case.flow(target, features, weight), marks, measure)
 
     gamma = 1 / (len(weight) - 1) if case.gamma is None else case.gamma
     moving = [features.clone().requires_grad_(), weight.clone().requires_grad_()]
@@ -201,7 +201,7 @@ def follow(
     return curves
 
 
-def _along(path: Any, steps: Sequence[int], measure: Measure) -> dict[str, list[float]]:
+def _measured_along(path: Any, steps: Sequence[int], measure: Measure) -> dict[str, list[float]]:
     values: dict[str, list[float]] = {}
     moments = torch.tensor(list(steps))
     state = path.at(moments[:1])

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from unhinge.paper.figures.curves import agreement, slope
+from unhinge.paper.figures.curves import agreement, points, slope
 from unhinge.paper.figures.registry import Check, Outcome, Panel, Row, experiment
 from unhinge.paper.figures.scale import Scale
 from unhinge.paper.figures.simulate import deviation, fitted_rate, grid, simulate
@@ -54,10 +54,8 @@ class Run:
         rows = []
         for key in QUANTITIES:
             panel = f"{self.kind}_{key}"
-            line = zip(self.steps, self.exact(key, self.steps), strict=True)
-            rows += [Row(panel, self.name, "exact", float(step), value) for step, value in line]
-            points = zip(self.marks, self.sgd[key], strict=True)
-            rows += [Row(panel, self.name, "sgd", float(step), value) for step, value in points]
+            rows += points(panel, self.name, "exact", self.steps, self.exact(key, self.steps))
+            rows += points(panel, self.name, "sgd", self.marks, self.sgd[key])
         return rows
 
     def summary(self) -> list[dict[str, str | float]]:

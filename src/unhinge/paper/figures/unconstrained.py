@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from unhinge.paper.figures.curves import agreement, level, rate_check, slope, summarize, tabulate
+from unhinge.paper.figures.curves import agreement, level, rate_check, slope_of, summarize, tabulate
 from unhinge.paper.figures.registry import Check, Outcome, Panel, experiment
 from unhinge.paper.figures.scale import Scale
 from unhinge.paper.figures.simulate import Case, accuracy, follow, free_loss, grid, state_distance, unit
@@ -46,11 +46,11 @@ def unconstrained_gamma(scale: Scale, seed: int) -> Outcome:
         curves.append(follow(case, target, start, measure, grid(last, 81), grid(last, 41)))
     zero, _, _, best, beyond = curves
     rows = tabulate(curves, GAMMA_PANELS)
-    rows += slope("distance", best.case.name, best.path.rate().item(), best.steps, best.exact["distance"])
-    rows += slope("norm", beyond.case.name, beyond.path.growth().item(), beyond.steps, beyond.exact["norm"])
+    rows += slope_of(best, "distance", best.path.rate())
+    rows += slope_of(beyond, "norm", beyond.path.growth())
     rows += level("distance", "sqrt 2", math.sqrt(2), last)
     summary = summarize(curves, GAMMA_PANELS)
-    ends = [one.exact["distance"][-1] for one in curves]
+    ends = [curve.exact["distance"][-1] for curve in curves]
     checks = [
         agreement(summary),
         rate_check(best, "distance", best.path.rate().item(), 0.02),
@@ -72,7 +72,7 @@ def unconstrained_gamma(scale: Scale, seed: int) -> Outcome:
             f"stays at {zero.exact['distance'][-1]:.3g}; its own limit keeps the mean",
         ),
     ]
-    parameters = {"lr": 0.1, "gammas": [one.case.gamma for one in curves], "steps": last}
+    parameters = {"lr": 0.1, "gammas": [curve.case.gamma for curve in curves], "steps": last}
     return Outcome(rows, summary, checks, parameters)
 
 
@@ -123,10 +123,10 @@ def unconstrained_decay(scale: Scale, seed: int) -> Outcome:
     measure = partial(_measure_decay, target=target, aligned=aligned)
     curves = [follow(case, target, start, measure, grid(last, 81), grid(marked, 33)) for case in cases]
     rows = tabulate(curves, DECAY_PANELS)
-    for one in (curves[0], curves[1], curves[3]):
-        rows += slope("weight_norm", one.case.name, one.path.growth().item(), one.steps, one.exact["weight_norm"])
+    for curve in (curves[0], curves[1], curves[3]):
+        rows += slope_of(curve, "weight_norm", curve.path.growth())
     at = curves[2]
-    rows += slope("weight_error", at.case.name, at.path.rate().item(), at.steps, at.exact["weight_error"])
+    rows += slope_of(at, "weight_error", at.path.rate())
     summary = summarize(curves, DECAY_PANELS)
     spread = max(
         (max(values) - min(values)) / max(values) for values in zip(*(c.flow["alignment"] for c in curves), strict=True)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unhinge.paper.figures.curves import points
 from unhinge.paper.figures.registry import Check, Outcome, Panel, Row, experiment
 from unhinge.paper.figures.scale import Scale
 from unhinge.paper.figures.simulate import grid, state_distance
@@ -42,14 +43,14 @@ class Variant:
         return int(self.path.horizon(TOLERANCE))
 
     def errors(self, marks: Sequence[int]) -> list[float]:
-        found = []
+        errors = []
         for mark, (features, weight) in zip(marks, self.states, strict=True):
             state = self.path.at(mark)
             log = 0.0 if state.log_scale is None else state.log_scale.item()
             scale = math.exp(min(log, 300.0))
             apart = torch.hypot((scale * state.features - features).norm(), (scale * state.weight - weight).norm())
-            found.append((apart / torch.hypot(state.features.norm(), state.weight.norm()) / scale).item())
-        return found
+            errors.append((apart / torch.hypot(state.features.norm(), state.weight.norm()) / scale).item())
+        return errors
 
     def accuracies(self) -> list[float]:
         return [((h @ w.mT).argmax(1) == self.target).double().mean().item() for h, w in self.states]
@@ -96,17 +97,17 @@ def young(scale: Scale, seed: int) -> Outcome:
         _variant("balanced", level, EarlyCrossEntropy(level), {}, dim, seed, marks),
     ]
     rows, summary, checks = [], [], []
-    for one in variants:
-        rows += _rows(one, marks, last)
-        errors = one.errors(marks)
-        bounds = one.path.error_bound(marks).tolist()
-        inside = [k for k, mark in enumerate(marks) if 0 < mark <= one.horizon]
-        exact = one.path.accuracy([marks[k] for k in inside]).tolist()
-        simulated = one.accuracies()
+    for variant in variants:
+        rows += _rows(variant, marks, last)
+        errors = variant.errors(marks)
+        bounds = variant.path.error_bound(marks).tolist()
+        inside = [k for k, mark in enumerate(marks) if 0 < mark <= variant.horizon]
+        exact = variant.path.accuracy([marks[k] for k in inside]).tolist()
+        simulated = variant.accuracies()
         summary.append(
             {
                 "panel": "accuracy",
-                "series": one.name,
+                "series": variant.name,
                 "steps_simulated": marks[-1],
                 "largest_deviation": max(abs(a - simulated[k]) for a, k in zip(exact, inside, strict=True)),
                 "largest_deviation_from_flow": "",
@@ -114,13 +115,14 @@ def young(scale: Scale, seed: int) -> Outcome:
         )
         checks += [
             Check(
-                f"{one.name}: the bound is never below the true error",
+                f"{variant.name}: the bound is never below the true error",
                 all(error <= bound for error, bound in zip(errors, bounds, strict=True)),
                 f"bound over error {min(bounds[k] / errors[k] for k in inside):.2f} to "
-                f"{max(bounds[k] / errors[k] for k in inside):.2f} up to the horizon, step {one.horizon}",
+                f"{max(bounds[k] / errors[k] for k in inside):.2f} up to the horizon, step {variant.horizon}",
             ),
             Check(
-                f"{one.name}: inside the horizon the exact accuracy is that of cross-entropy within two in a hundred",
+                f"{variant.name}: inside the horizon the exact accuracy is that of cross-entropy "
+                "within two in a hundred",
                 summary[-1]["largest_deviation"] <= 0.02,
                 f"largest difference {summary[-1]['largest_deviation']:.4f}",
             ),
@@ -173,30 +175,23 @@ def _variant(
     return Variant(name, path, target, states, learned)
 
 
-def _rows(one: Variant, marks: list[int], last: int) -> list[Row]:
-    shown = [step for step in grid(last, 121) if step <= 1.2 * one.horizon]
-    rows = [
-        Row("accuracy", one.name, "exact", s, v) for s, v in zip(shown, one.path.accuracy(shown).tolist(), strict=True)
-    ]
-    rows += [Row("accuracy", one.name, "sgd", s, v) for s, v in zip(marks, one.accuracies(), strict=True)]
-    rows += [Row("accuracy", one.name, "level", one.horizon, v) for v in (0.0, 1.0)]
-    bounds = zip(shown[1:], one.path.error_bound(shown[1:]).tolist(), strict=True)
-    rows += [Row("error", one.name, "exact", s, v) for s, v in bounds if math.isfinite(v)]
-    rows += [
-        Row("error", one.name, "sgd", s, v) for s, v in zip(marks[1:], one.errors(marks)[1:], strict=True) if v < 2
-    ]
-    when = one.path.learned(0.5).tolist()
-    for c, (exact, simulated) in enumerate(zip(when, one.learned, strict=True)):
-        if exact <= one.horizon:
-            rows.append(Row("order", one.name, "exact", c + 1, max(exact, 1.0)))
+def _rows(variant: Variant, marks: list[int], last: int) -> list[Row]:
+    shown = [step for step in grid(last, 121) if step <= 1.2 * variant.horizon]
+    rows = points("accuracy", variant.name, "exact", shown, variant.path.accuracy(shown).tolist())
+    rows += points("accuracy", variant.name, "sgd", marks, variant.accuracies())
+    rows += [Row("accuracy", variant.name, "level", variant.horizon, v) for v in (0.0, 1.0)]
+    bounds = points("error", variant.name, "exact", shown[1:], variant.path.error_bound(shown[1:]).tolist())
+    errors = points("error", variant.name, "sgd", marks[1:], variant.errors(marks)[1:])
+    rows += [row for row in bounds if math.isfinite(row.value)] + [row for row in errors if row.value < 2]
+    when = variant.path.learned(0.5).tolist()
+    for c, (exact, simulated) in enumerate(zip(when, variant.learned, strict=True)):
+        if exact <= variant.horizon:
+            rows.append(Row("order", variant.name, "exact", c + 1, max(exact, 1.0)))
         if math.isfinite(simulated):
-            rows.append(Row("order", one.name, "sgd", c + 1, max(simulated, 1.0)))
-    limit = one.path.direction()
+            rows.append(Row("order", variant.name, "sgd", c + 1, max(simulated, 1.0)))
+    limit = variant.path.direction()
     reference = limit.features, limit.weight
-    apart = [state_distance(*state, reference) for state in one.states]
-    rows += [Row("direction", one.name, "sgd", s, v) for s, v in zip(marks, apart, strict=True)]
+    apart = [state_distance(*state, reference) for state in variant.states]
+    rows += points("direction", variant.name, "sgd", marks, apart)
     steps = grid(last, 61)
-    rows += [
-        Row("direction", one.name, "exact", s, v) for s, v in zip(steps, one.path.distance(steps).tolist(), strict=True)
-    ]
-    return rows
+    return rows + points("direction", variant.name, "exact", steps, variant.path.distance(steps).tolist())

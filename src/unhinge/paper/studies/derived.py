@@ -25,24 +25,24 @@ def extended(result: dict[str, Any]) -> dict[str, Any]:
     if result.get("stopped") is not None:
         norms = curves.get("feature_norm")
         return result | {"feature_norm": norms[-1]} if norms else result
-    found = dict(result)
+    record = dict(result)
     test = curves.get("test_accuracy", [])
     if test:
-        found["halfway_accuracy"] = test[len(test) // 2]
+        record["halfway_accuracy"] = test[len(test) // 2]
     by_class = (result.get("training") or {}).get("class_accuracy")
     if by_class:
         # Every profile of the book is largest at class 0 and falls; equal classes make any half as good.
         rare = [share for share in by_class[len(by_class) // 2 :] if share is not None]
-        found["rare_training_accuracy"] = sum(rare) / len(rare) if rare else math.nan
+        record["rare_training_accuracy"] = sum(rare) / len(rare) if rare else math.nan
     if by_class and "recipe" in result:
         radius = radius_of(Recipe.from_json(dumps(result["recipe"])), len(by_class))
         if radius is not None and not reached(radius, result["feature_norm"]):
-            found["adjusted_accuracy"] = None
+            record["adjusted_accuracy"] = None
     shown = (result.get("histograms") or {}).get("energy")
     spread = _known_spread(shown) if shown else None
     if spread is not None:
-        found["ood"] = found["ood"] | {"energy": found["ood"]["energy"] | {"known_spread": spread}}
-    return found
+        record["ood"] = record["ood"] | {"energy": record["ood"]["energy"] | {"known_spread": spread}}
+    return record
 
 
 def _numbers(curve: Sequence[Any]) -> list[float]:

@@ -42,7 +42,7 @@ def _figure(columns: int, rows: int = 1, width: float = 3.3, height: float = 2.7
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _foot(figure: Any, result: StudyResult, more: str = "") -> None:
+def _footnote(figure: Any, result: StudyResult, more: str = "") -> None:
     done = len(result.measured)
     part = "" if done == result.wanted else f" {done} of {result.wanted} runs so far."
     data = ", ".join(dict.fromkeys(cell.recipe.data for cell in result.cells))
@@ -69,7 +69,7 @@ def _dots(result: StudyResult) -> Any:
         axis.set_title(column, loc="left")
     for axis in list(axes.flat)[len(columns) :]:
         axis.set_axis_off()
-    _foot(figure, result, HOLLOW)
+    _footnote(figure, result, HOLLOW)
     return figure
 
 
@@ -87,7 +87,7 @@ def _fit(result: StudyResult) -> Any:
             room = 0.06 * (max(seen) - min(seen)) + 0.5
             for axis in line:
                 axis.set_xlim(min(seen) - room, max(seen) + room)
-    _foot(figure, result, HOLLOW)
+    _footnote(figure, result, HOLLOW)
     return figure
 
 
@@ -126,15 +126,15 @@ def _lines(result: StudyResult) -> Any:
             if result.values(row, column, "accuracy")
         ]
         if points:
-            x, mean, spread = (list(one) for one in zip(*points, strict=True))
-            bars = [0.0 if math.isnan(one) else 100 * one for one in spread]
+            x, mean, spread = (list(values) for values in zip(*points, strict=True))
+            bars = [0.0 if math.isnan(share) else 100 * share for share in spread]
             look = {"color": COLORS[index % 7], "marker": MARKERS[index % 7], "ms": 5, "capsize": 2}
-            axis.errorbar(x, [100 * one for one in mean], yerr=bars, label=row, **look)
+            axis.errorbar(x, [100 * share for share in mean], yerr=bars, label=row, **look)
     axis.set(xscale="log", xlabel="steps of training", ylabel="test accuracy (%)")
     axis.set_xticks(sorted(steps.values()), [f"{n:,}" for n in sorted(steps.values())])
     axis.minorticks_off()
     axis.legend(frameon=False)
-    _foot(figure, result)
+    _footnote(figure, result)
     return figure
 
 
@@ -173,7 +173,7 @@ def _curves(result: StudyResult) -> Any:
     for axis in (whole, end):
         axis.set(xlabel="epoch", ylabel="test accuracy (%)")
     whole.legend(frameon=False, fontsize=7.5)
-    _foot(figure, result)
+    _footnote(figure, result)
     return figure
 
 
@@ -197,7 +197,7 @@ def _time(result: StudyResult) -> Any:
         line[0].set(xlabel="epoch", ylabel="test accuracy (%)")
         line[1].set(xlabel="seconds of training", ylabel="test accuracy (%)")
         line[1].legend(frameon=False, fontsize=7.5)
-    _foot(figure, result)
+    _footnote(figure, result)
     return figure
 
 
@@ -229,7 +229,7 @@ def _behaviour(result: StudyResult) -> Any:
             if key == "feature_norm":
                 axis.set_yscale("log")
         line[0].legend(frameon=False, fontsize=7.5)  # methods have coefficients of their own
-    _foot(figure, result)
+    _footnote(figure, result)
     return figure
 
 
@@ -251,7 +251,7 @@ def _collapse(result: StudyResult) -> Any:
         if log:
             axis.set_yscale("log")
     axes[0, 0].legend(frameon=False, fontsize=7.5)
-    _foot(figure, result)
+    _footnote(figure, result)
     return figure
 
 
@@ -272,7 +272,7 @@ def _reliability(result: StudyResult) -> Any:
             bins = Reliability(**totals)
             reliability_diagram(bins, axis, f"{row}, {column}")
             axis.legend().set_visible(False)
-    _foot(figure, result)
+    _footnote(figure, result)
     return figure
 
 
@@ -307,7 +307,7 @@ def _histograms(result: StudyResult) -> Any:
             axis.set_yticks([], minor=True)
             axis.set_yticks([])
     axes[0, 0].legend(frameon=False, fontsize=7.5)
-    _foot(figure, result)
+    _footnote(figure, result)
     return figure
 
 

@@ -58,8 +58,8 @@ def measured(task: Task) -> dict[str, Any] | None:
     paths = [task.path]
     if task.ood is None:
         paths += sorted(task.path.parent.glob(f"{task.name}-*.json"))
-    found = (result for path in paths if (result := read_run(path)) is not None)
-    return next((result for result in found if _is_of(result, task.recipe)), None)
+    stored = (result for path in paths if (result := read_run(path)) is not None)
+    return next((result for result in stored if _is_of(result, task.recipe)), None)
 
 
 def _is_of(result: dict[str, Any], recipe: Recipe) -> bool:
@@ -96,11 +96,11 @@ def follow(task: Task) -> dict[str, Any]:
         "train_images": len(material.train),
         "seconds": round(seconds, 2),
         "curves": {name: [record.get(name) for record in run.records] for name in CURVES},
-        "epoch_seconds": [round(one, 3) for one in epoch_seconds(folder)],
+        "epoch_seconds": [round(duration, 3) for duration in epoch_seconds(folder)],
     }
     if run.stopped is None:
-        found = evaluate(folder, task.ood, data_root=task.data_root, material=material)
-        result |= _kept(found, [record["test_accuracy"] for record in run.records if "test_accuracy" in record])
+        evaluation = evaluate(folder, task.ood, data_root=task.data_root, material=material)
+        result |= _lasting(evaluation, [record["test_accuracy"] for record in run.records if "test_accuracy" in record])
     result["evaluation_seconds"] = round(time.perf_counter() - began - seconds, 2)
     result = plain(result, names=True)
     write_sealed(task.path, result)
@@ -114,17 +114,17 @@ def _machine(threads: int) -> dict[str, Any]:
         return machine()
 
 
-def _kept(found: Evaluation, accuracies: list[float]) -> dict[str, Any]:
-    bins = found.reliability
-    kept: dict[str, Any] = {key: value for key, value in found.numbers.items() if key not in ("recipe", "weights")}
+def _lasting(evaluation: Evaluation, accuracies: list[float]) -> dict[str, Any]:
+    bins = evaluation.reliability
+    kept: dict[str, Any] = {key: value for key, value in evaluation.numbers.items() if key not in ("recipe", "weights")}
     kept["best_accuracy"] = max(accuracies)
     kept["reliability"] = {name: getattr(bins, name).tolist() for name in ("counts", "hits", "totals")}
-    kept["histograms"] = {name: _histogram(*pair) for name, pair in found.scores.items()}
+    kept["histograms"] = {name: _histogram(*pair) for name, pair in evaluation.scores.items()}
     return kept
 
 
 def _histogram(known: torch.Tensor, unknown: torch.Tensor) -> dict[str, Any]:
     low = min(known.min().item(), unknown.min().item())
     high = max(known.max().item(), unknown.max().item())
-    counts = [torch.histc(one.double(), BINS, low, high).int().tolist() for one in (known, unknown)]
+    counts = [torch.histc(scores.double(), BINS, low, high).int().tolist() for scores in (known, unknown)]
     return {"range": [low, high], "known": counts[0], "unknown": counts[1]}

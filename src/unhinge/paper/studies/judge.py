@@ -67,13 +67,16 @@ class Judgement:
 
 def judge_all(result: StudyResult) -> list[Judgement]:
     """Every ordering of a study in each column that has both of its rows, corrected as one family."""
-    found = [one for ordering in result.study.orderings for one in _judge(result, ordering)]
+    judgements = [judgement for ordering in result.study.orderings for judgement in _judge(result, ordering)]
     # A claim whose regime was not reached is no test of this family: it is not decided either way.
-    tested = [index for index, one in enumerate(found) if one.reached and one.p_value is not None]
-    values = [p for index in tested if (p := found[index].p_value) is not None]
-    for index, corrected in zip(tested, holm(values), strict=True):
-        found[index] = replace(found[index], corrected=corrected)
-    return found
+    tested = {
+        index: judgement.p_value
+        for index, judgement in enumerate(judgements)
+        if judgement.reached and judgement.p_value is not None
+    }
+    for index, corrected in zip(tested, holm(list(tested.values())), strict=True):
+        judgements[index] = replace(judgements[index], corrected=corrected)
+    return judgements
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -92,16 +95,16 @@ def holm(values: Sequence[float]) -> list[float]:
 
 def _judge(result: StudyResult, ordering: Ordering) -> list[Judgement]:
     if ordering.cases:
-        return _most(result, ordering)
+        return _majority(result, ordering)
     columns = result.columns if ordering.column is None else [ordering.column.label]
-    found = (_pair(result, ordering, ordering.better, ordering.worse, column) for column in columns)
-    return [one for one in found if one is not None]
+    pairs = (_pair(result, ordering, ordering.better, ordering.worse, column) for column in columns)
+    return [pair for pair in pairs if pair is not None]
 
 
 def _pair(result: StudyResult, ordering: Ordering, better: Method, worse: Method, column: str) -> Judgement | None:
-    one, other = (result.by_seed(method.label, column, ordering.quantity) for method in (better, worse))
+    by_better, by_worse = (result.by_seed(method.label, column, ordering.quantity) for method in (better, worse))
     sign = 1.0 if ordering.larger else -1.0
-    differences = [sign * (one[seed] - other[seed]) for seed in one if seed in other]
+    differences = [sign * (by_better[seed] - by_worse[seed]) for seed in by_better if seed in by_worse]
     if not differences:
         return None
     mean, low, high, p = _paired(differences, ordering.margin)
@@ -128,23 +131,23 @@ def _paired(
     return mean, mean - reach, mean + reach, p
 
 
-def _most(result: StudyResult, ordering: Ordering) -> list[Judgement]:
+def _majority(result: StudyResult, ordering: Ordering) -> list[Judgement]:
     """The share of cases in favour, by a sign test. Cases share runs, so its p-value is a guide, not a guarantee."""
-    found = [
-        one
+    judged = [
+        case
         for better, worse in ordering.cases
         for column in result.columns
-        if (one := _pair(result, ordering, better, worse, column)) is not None
+        if (case := _pair(result, ordering, better, worse, column)) is not None
     ]
-    counted = [one for one in found if one.reached]
-    if not found:
+    counted = [case for case in judged if case.reached]
+    if not judged:
         return []
-    seeds = min(one.seeds for one in found)
+    seeds = min(case.seeds for case in judged)
     if not counted:
         return [Judgement(ordering, "all columns", math.nan, None, None, None, seeds, False, count=(0, 0))]
     from scipy import stats
 
-    wins = sum(one.difference > 0 for one in counted)
+    wins = sum(case.difference > 0 for case in counted)
     p = float(stats.binomtest(wins, len(counted)).pvalue)
     share = wins / len(counted) - 0.5
     return [Judgement(ordering, "all columns", share, None, None, p, seeds, True, count=(wins, len(counted)))]

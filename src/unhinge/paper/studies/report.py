@@ -51,20 +51,20 @@ def _orderings(orderings: Sequence[Mapping[str, Any]]) -> str:
     if not orderings:
         return ""
     lines = []
-    for one in orderings:
-        p = "" if one["p_value"] is None else f"p = {one['p_value']:.2g}, "
-        p += "1 seed" if one["seeds"] == 1 else f"{one['seeds']} seeds"
+    for ordering in orderings:
+        p = "" if ordering["p_value"] is None else f"p = {ordering['p_value']:.2g}, "
+        p += "1 seed" if ordering["seeds"] == 1 else f"{ordering['seeds']} seeds"
         points = ""
-        if one["cases"] is not None:
-            points = "in {} of {} cases".format(*one["cases"])
-        elif one["difference"] is not None:
-            points = f"{100 * one['difference']:+.2f}"
-            if one["interval"] is not None:
-                points += " ({:+.2f} to {:+.2f})".format(*(100 * end for end in one["interval"]))
+        if ordering["cases"] is not None:
+            points = "in {} of {} cases".format(*ordering["cases"])
+        elif ordering["difference"] is not None:
+            points = f"{100 * ordering['difference']:+.2f}"
+            if ordering["interval"] is not None:
+                points += " ({:+.2f} to {:+.2f})".format(*(100 * end for end in ordering["interval"]))
         lines.append(
-            f"<tr><td>{html.escape(one['statement'])}</td><td>{one['claimed_by']}</td>"
-            f"<td>{html.escape(one['column'])}</td>"
-            f'<td><span class="{COLORED.get(one["verdict"], "")}">{one["verdict"]}</span></td>'
+            f"<tr><td>{html.escape(ordering['statement'])}</td><td>{ordering['claimed_by']}</td>"
+            f"<td>{html.escape(ordering['column'])}</td>"
+            f'<td><span class="{COLORED.get(ordering["verdict"], "")}">{ordering["verdict"]}</span></td>'
             f"<td class=number>{points}</td><td class=number>{p}</td></tr>"
         )
     return (

@@ -152,7 +152,7 @@ def check_data(tasks: Sequence[Task]) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class PlannedRun:
     """A cell with one of its seeds, and the run that fills it."""
 
     cell: Cell
@@ -160,17 +160,17 @@ class Place:
     task: Task
 
 
-def planned(study: Study, scale: str, seeds: int | None, runs: Path, data_root: str | Path | None) -> list[Place]:
+def planned(study: Study, scale: str, seeds: int | None, runs: Path, data_root: str | Path | None) -> list[PlannedRun]:
     """Every cell of a study with every seed, and the run that fills it."""
     root = None if data_root is None else str(data_root)
     return [
-        Place(cell, seed, Task(replace(cell.recipe, seed=seed), cell.ood, str(runs), root))
+        PlannedRun(cell, seed, Task(replace(cell.recipe, seed=seed), cell.ood, str(runs), root))
         for cell in study.cells(scale)
         for seed in range(study.seeds[scale] if seeds is None else seeds)
     ]
 
 
-def _shared(plans: Sequence[list[Place]]) -> list[list[Place]]:
+def _shared(plans: Sequence[list[PlannedRun]]) -> list[list[PlannedRun]]:
     """The same places, where a run that one study measures on unknown images as well serves the others too.
 
     Otherwise two workers would train one recipe in one folder at the same time.
@@ -185,17 +185,17 @@ def _shared(plans: Sequence[list[Place]]) -> list[list[Place]]:
 def _collected(
     study: Study,
     scale: str,
-    plan: Sequence[Place],
+    plan: Sequence[PlannedRun],
     answers: Mapping[str, dict[str, Any]],
     failures: Mapping[str, str],
 ) -> StudyResult:
     """What is measured of a study so far."""
-    found, failed = {}, []
+    measured, failed = {}, []
     for place in plan:
         cell, seed, name = place.cell, place.seed, place.task.name
         if name in answers:
-            found[cell.row, cell.column, seed] = extended(answers[name])
+            measured[cell.row, cell.column, seed] = extended(answers[name])
         elif name in failures:
             failed.append(f"{cell.row}, {cell.column}, seed {seed}: {failures[name]}")
     cells = list(dict.fromkeys(place.cell for place in plan))
-    return StudyResult(study, scale, cells, sorted({place.seed for place in plan}), found, failed)
+    return StudyResult(study, scale, cells, sorted({place.seed for place in plan}), measured, failed)

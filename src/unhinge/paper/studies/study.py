@@ -84,11 +84,11 @@ class StudyResult:
 
     def cell(self, row: str, column: str) -> Cell | None:
         """The cell at that place, if the table has one there."""
-        return next((one for one in self.cells if (one.row, one.column) == (row, column)), None)
+        return next((cell for cell in self.cells if (cell.row, cell.column) == (row, column)), None)
 
     def of(self, row: str, column: str) -> list[Mapping[str, Any]]:
         """What was measured of a cell, seed by seed."""
-        return [one for seed in self.seeds if (one := self.measured.get((row, column, seed))) is not None]
+        return [run for seed in self.seeds if (run := self.measured.get((row, column, seed))) is not None]
 
     def values(self, row: str, column: str, quantity: str) -> list[float]:
         """One quantity of a cell, seed by seed, where it was measured."""
@@ -97,8 +97,8 @@ class StudyResult:
     def by_seed(self, row: str, column: str, quantity: str) -> dict[int, float]:
         """One quantity of a cell by seed, where it was measured."""
         runs = {seed: self.measured.get((row, column, seed)) for seed in self.seeds}
-        found = {seed: quantity_of(run, quantity) for seed, run in runs.items() if run is not None}
-        return {seed: value for seed, value in found.items() if value is not None}
+        numbers = {seed: quantity_of(run, quantity) for seed, run in runs.items() if run is not None}
+        return {seed: value for seed, value in numbers.items() if value is not None}
 
     def interpolated(self, row: str, column: str) -> bool | None:
         """Whether all runs of a cell fit every class of their training images; None where none says so."""

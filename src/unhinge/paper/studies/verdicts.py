@@ -26,9 +26,9 @@ def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
             continue
         lines += [f"## {study.id}{f' ({study.label})' if study.label else ''}", ""]
         judged = _read(folder / study.id)
-        told = {one["statement"] for one in judged}
-        lines += [_line(one) for one in judged]
-        missing = dict.fromkeys(one.statement for one in study.orderings if one.statement not in told)
+        told = {judgement["statement"] for judgement in judged}
+        lines += [_line(judgement) for judgement in judged]
+        missing = dict.fromkeys(ordering.statement for ordering in study.orderings if ordering.statement not in told)
         lines += [f"- {statement}: not run yet" for statement in missing]
         lines.append("")
     path = folder / "verdicts.md"
@@ -38,13 +38,13 @@ def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
 
 def _read(place: Path) -> list[Mapping[str, Any]]:
     try:
-        found = read_study(place)["orderings"]
+        records = read_study(place)["orderings"]
     except (FileNotFoundError, KeyError):
         return []
-    return [one for one in found if isinstance(one, dict) and "text" in one]
+    return [record for record in records if isinstance(record, dict) and "text" in record]
 
 
-def _line(one: Mapping[str, Any]) -> str:
-    decided = one["verdict"] in ("confirmed", "not confirmed")
-    verdict = f"**{one['verdict']}**" if decided else one["verdict"]
-    return f"- {one['statement']} ({one['column']}; claimed by {one['claimed_by']}): {verdict}; {one['text']}"
+def _line(judgement: Mapping[str, Any]) -> str:
+    decided = judgement["verdict"] in ("confirmed", "not confirmed")
+    verdict = "**{verdict}**" if decided else "{verdict}"
+    return ("- {statement} ({column}; claimed by {claimed_by}): " + verdict + "; {text}").format_map(judgement)

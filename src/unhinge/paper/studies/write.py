@@ -51,9 +51,9 @@ def write_study(result: StudyResult, out: Path, draw: bool = True) -> Path:
         "seeds": list(result.seeds),
         "runs": len(result.measured),
         "runs_wanted": result.wanted,
-        "hours": round(sum(one["seconds"] for one in result.measured.values()) / 3600, 3),
+        "hours": round(sum(run["seconds"] for run in result.measured.values()) / 3600, 3),
         "failures": list(result.failures),
-        "orderings": [_described(one) for one in judgements],
+        "orderings": [_described(judgement) for judgement in judgements],
         "command": f"unhinge reproduce {result.study.id} --scale {result.scale} --seeds {len(result.seeds)}",
         "machines": _machines(result),
         "cells": [
@@ -88,23 +88,23 @@ def _machines(result: StudyResult) -> list[dict[str, Any]]:
     return list(distinct.values())
 
 
-def _described(one: Judgement) -> dict[str, Any]:
+def _described(judgement: Judgement) -> dict[str, Any]:
     return {
-        "statement": one.ordering.statement,
-        "claimed_by": "us" if one.ordering.ours else "the paper",
-        "better": one.ordering.better.label,
-        "worse": one.ordering.worse.label,
-        "quantity": one.ordering.quantity,
-        "column": one.column,
-        "verdict": one.verdict,
-        "text": one.text,
-        "difference": one.difference,
-        "interval": None if one.low is None else [one.low, one.high],
-        "p_value": one.corrected,  # for the family of this study (Holm)
-        "p_value_alone": one.p_value,
-        "margin": one.ordering.margin,
-        "cases": one.count,
-        "seeds": one.seeds,
+        "statement": judgement.ordering.statement,
+        "claimed_by": "us" if judgement.ordering.ours else "the paper",
+        "better": judgement.ordering.better.label,
+        "worse": judgement.ordering.worse.label,
+        "quantity": judgement.ordering.quantity,
+        "column": judgement.column,
+        "verdict": judgement.verdict,
+        "text": judgement.text,
+        "difference": judgement.difference,
+        "interval": None if judgement.low is None else [judgement.low, judgement.high],
+        "p_value": judgement.corrected,  # for the family of this study (Holm)
+        "p_value_alone": judgement.p_value,
+        "margin": judgement.ordering.margin,
+        "cases": judgement.count,
+        "seeds": judgement.seeds,
     }
 
 
@@ -139,33 +139,33 @@ def _word(reached: bool | None) -> str:
 
 def _runs(result: StudyResult) -> list[dict[str, Any]]:
     rows = []
-    for (row, column, seed), one in result.measured.items():
-        summary = {quantity: quantity_of(one, quantity) for quantity in result.study.quantities}
+    for (row, column, seed), run in result.measured.items():
+        summary = {quantity: quantity_of(run, quantity) for quantity in result.study.quantities}
         rows.append(
             {"row": row, "column": column, "seed": seed, **summary}
-            | {key: one.get(key) for key in ("epochs", "steps", "train_images", "feature_norm", "seconds", "stopped")}
+            | {key: run.get(key) for key in ("epochs", "steps", "train_images", "feature_norm", "seconds", "stopped")}
         )
     return rows
 
 
 def write_runs(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     """A line for each run: its settings, where they are not all the same, and what was measured."""
-    settings = {name: value for one in results.values() for name, value in one["recipe"].items()}
-    varied = [name for name in settings if len({str(one["recipe"].get(name)) for one in results.values()}) > 1]
+    settings = {name: value for run in results.values() for name, value in run["recipe"].items()}
+    varied = [name for name in settings if len({str(run["recipe"].get(name)) for run in results.values()}) > 1]
     measures = ("accuracy", "best_accuracy", "ece", "feature_norm", "epochs", "steps", "seconds", "stopped")
     rows = []
     for name in sorted(results):
-        one = results[name]
+        run = results[name]
         detection = {
             f"{score}_{metric}": value
-            for score, metrics in (one.get("ood") or {}).items()
+            for score, metrics in (run.get("ood") or {}).items()
             if isinstance(metrics, Mapping)
             for metric, value in metrics.items()
         }
-        row = {"run": name} | {key: one["recipe"].get(key) for key in varied}
-        fitted = one.get("training") or {}
+        row = {"run": name} | {key: run["recipe"].get(key) for key in varied}
+        fitted = run.get("training") or {}
         row |= {"training_accuracy": fitted.get("accuracy"), "interpolated": _word(fitted.get("interpolated"))}
-        rows.append(row | {key: one.get(key) for key in measures} | detection)
+        rows.append(row | {key: run.get(key) for key in measures} | detection)
     write_csv(path, rows)
 
 
@@ -202,11 +202,11 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
             f"level {100 * LEVEL:g} %):",
             "",
         ]
-        for one in judgements:
-            whose = "ours" if one.ordering.ours else "the paper's"
-            decided = one.verdict in ("confirmed", "not confirmed")
-            verdict = f"**{one.verdict}**" if decided else one.verdict
-            lines.append(f"- {one.ordering.statement} ({whose}; {one.column}): {verdict}; {one.text}")
+        for judgement in judgements:
+            whose = "ours" if judgement.ordering.ours else "the paper's"
+            decided = judgement.verdict in ("confirmed", "not confirmed")
+            verdict = f"**{judgement.verdict}**" if decided else judgement.verdict
+            lines.append(f"- {judgement.ordering.statement} ({whose}; {judgement.column}): {verdict}; {judgement.text}")
     lines += [f"- failed: {failure}" for failure in result.failures]
     return "\n".join(lines) + "\n"
 

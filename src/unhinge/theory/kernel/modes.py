@@ -100,14 +100,16 @@ class FreeModes:
         weight = keep[..., None] * self.weight + push[..., None] * self.pulled
         features = self.ratio * (push[..., None] * self.weight + pile[..., None] * self.pulled)
         # a mode without its growing part: only the smaller root and a constant, or else rounding would grow
-        down = self._on(lower) * torch.exp(lower * u)[..., None]
+        down = self._at_root(lower) * torch.exp(lower * u)[..., None]
         moves, lone = (self.gain > 0)[:, None], ~self.growing[:, None]
         features = torch.where(lone, self.ratio * down + self._fixed, features)
         return torch.where(moves, features, 0.0), torch.where(moves & lone, lower[:, None] * down, weight)
 
     def parts(self) -> Parts:
         moves, still = (self.gain > 0)[:, None], (self.radius == 0)[:, None]
-        sums = torch.stack([torch.where(self.growing[:, None], self._on(self.roots[0]), 0.0), self._on(self.roots[1])])
+        sums = torch.stack(
+            [torch.where(self.growing[:, None], self._at_root(self.roots[0]), 0.0), self._at_root(self.roots[1])]
+        )
         weight = self.roots[..., None] * sums
         sinking = weight[1].detach().norm(dim=-1) > NOISE * EPS * self.weight.detach().norm()
         present = torch.stack([self.growing, sinking])
@@ -119,7 +121,7 @@ class FreeModes:
         blur = NOISE * EPS * safe_divide(self.gain.max(), self.gain)
         return Parts(self.roots, self.ratio * torch.where(moves, sums, 0.0), weight, present, constant, linear, blur)
 
-    def _on(self, root: Tensor) -> Tensor:
+    def _at_root(self, root: Tensor) -> Tensor:
         """The part of the start on a root: that of the integral of w."""
         return safe_divide(self.pulled + root[:, None] * self.weight, (self.gain + root**2)[:, None])
 

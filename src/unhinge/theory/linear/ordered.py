@@ -87,7 +87,7 @@ class Ordered:
             return self.blocks(self.times(math.ceil(self.motion.settles))).relative()
         exponent, angle, maps = self.motion.tail()
         top = exponent.max()
-        leading = exponent >= top - _tie(top)
+        leading = exponent >= top - _tie_width(top)
         # Eigenvalues come from a general solver, to about 1e-15 of the largest: an angle below 1e-9 is rounding, even
         # of a pair that nearly coincides and so has only half the digits.
         if bool((angle[leading].abs() > 1e-9).any()):
@@ -108,7 +108,7 @@ class Ordered:
     def falls(self, lr: Number | None) -> Tensor:
         exponent = self._exponents(lr)
         top = exponent.max()
-        behind = exponent < top - _tie(top)
+        behind = exponent < top - _tie_width(top)
         return torch.where(behind, exponent - top, -torch.inf)
 
     def final(self) -> Tensor:
@@ -123,7 +123,7 @@ class Ordered:
         return self.motion.tail()[0]
 
 
-def _tie(top: Tensor) -> float:
+def _tie_width(top: Tensor) -> float:
     """Exponents closer than this are one exponent, rounded twice by the solver of eigenvalues."""
     return 1e-12 * max(1.0, abs(top.item()))
 
@@ -247,7 +247,7 @@ class FlowPanels:
     def products(self, time: Tensor) -> tuple[Tensor, Tensor]:
         flat = time.reshape(-1)
         stop = min(self.settles, flat.max().item()) if flat.numel() else 0.0
-        log, matrix = self._before(flat.clamp(max=stop))
+        log, matrix = self._products_before(flat.clamp(max=stop))
         if self.settles < math.inf and bool((flat > self.settles).any()):
             extra = (flat - self._settles()).clamp(min=0)[:, None]
             clocks = (schedule.peak * _final(schedule) * extra for schedule in self.schedules)
@@ -275,7 +275,7 @@ class FlowPanels:
         ]
         return torch.stack(torch.broadcast_tensors(*entries), -1).unflatten(-1, (2, 2))
 
-    def _before(self, time: Tensor) -> tuple[Tensor, Tensor]:
+    def _products_before(self, time: Tensor) -> tuple[Tensor, Tensor]:
         """Products up to times (m,) at which the rates may still change."""
         edges = self._edges(time.max().item()) if time.numel() and time.max() > 0 else time.new_zeros(1)
         groups = len(self.sigma)

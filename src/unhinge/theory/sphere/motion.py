@@ -128,7 +128,7 @@ class SphereDescent:
 
     def position(self, moments: Tensor) -> Position:
         steps, back = torch.unique(moments, return_inverse=True)
-        a, b = self._walked(steps)[:, back.reshape(-1)]
+        a, b = self._coordinates_after(steps)[:, back.reshape(-1)]
         norm = torch.hypot(a, b)
         parts = (a / norm, b / norm, norm * self.unit)
         cos, sin, size = (part.reshape(*moments.shape, len(self.unit)) for part in parts)
@@ -164,7 +164,7 @@ class SphereDescent:
 
     def _settled(self) -> Tensor:
         """The norms that the constant rate at the end leads to."""
-        z = self._walked(torch.tensor([math.ceil(self.schedule.shape.settles)]))[:, 0]
+        z = self._coordinates_after(torch.tensor([math.ceil(self.schedule.shape.settles)]))[:, 0]
         return _final_norm(z, self._pull * final_rate(self.schedule), self.power)
 
     @property
@@ -172,7 +172,7 @@ class SphereDescent:
         known = tensors_in((self.planes, self.decay, self.schedule))
         return any(tensor.requires_grad for tensor in known) or needs_gradient(self.schedule.shape)
 
-    def _walked(self, steps: Tensor) -> Tensor:
+    def _coordinates_after(self, steps: Tensor) -> Tensor:
         """Coordinates after each of the sorted steps, (2, K, n); kept for the next question about the same steps.
 
         Unless they carry gradients: then every question has a graph of its own. One assignment replaces what is kept,

@@ -65,9 +65,9 @@
 
   function values(view) {
     if (view === "results") return { item: page.item };
-    const found = {};
-    Object.keys(spec[view]).forEach((key) => { found[key] = field(view, key).value; });
-    return found;
+    const values = {};
+    Object.keys(spec[view]).forEach((key) => { values[key] = field(view, key).value; });
+    return values;
   }
 
   function fill(view, given) {

@@ -41,9 +41,9 @@
   }
 
   function mean(rows, C, p) {
-    const found = new Float64Array(p);
-    rows.forEach((value, at) => { found[at % p] += value / C; });
-    return found;
+    const means = new Float64Array(p);
+    rows.forEach((value, at) => { means[at % p] += value / C; });
+    return means;
   }
 
   const apart = (rows, middle, C, p) => rows.map((value, at) => value - middle[at % p]);
@@ -60,10 +60,10 @@
     return { sigma: sigma, top: m + q, low: m - q, q: q, D: [delta, first * sigma, second * sigma, -delta] };
   }
 
-  function propagator(one, time, growth) { // exp(M t - growth t)
-    const scale = Math.exp((one.top - growth) * time), even = (1 + Math.exp(-2 * one.q * time)) / 2;
-    const odd = one.q === 0 ? time : -Math.expm1(-2 * one.q * time) / (2 * one.q);
-    const [a, b, c, d] = one.D;
+  function propagator(group, time, growth) { // exp(M t - growth t)
+    const scale = Math.exp((group.top - growth) * time), even = (1 + Math.exp(-2 * group.q * time)) / 2;
+    const odd = group.q === 0 ? time : -Math.expm1(-2 * group.q * time) / (2 * group.q);
+    const [a, b, c, d] = group.D;
     return [scale * (even + a * odd), scale * b * odd, scale * c * odd, scale * (even + d * odd)];
   }
 
@@ -150,12 +150,12 @@
   }
 
   function answer(asked) { // all of it, for a list of times: what the page draws, and what a test compares
-    const path = solve(asked), found = { loss: [], feature_norm: [], weight_norm: [], distance: [], accuracy: [] };
+    const path = solve(asked), curves = { loss: [], feature_norm: [], weight_norm: [], distance: [], accuracy: [] };
     asked.times.forEach((time) => {
-      Object.entries(scalars(path, time)).forEach(([key, value]) => found[key].push(value));
-      found.accuracy.push(accuracy(path, time));
+      Object.entries(scalars(path, time)).forEach(([key, value]) => curves[key].push(value));
+      curves.accuracy.push(accuracy(path, time));
     });
-    return Object.assign(found, { growth: path.growth, rate: path.rate, critical: path.critical, gamma: path.gamma });
+    return Object.assign(curves, { growth: path.growth, rate: path.rate, critical: path.critical, gamma: path.gamma });
   }
   window.unhinge = { answer: answer };
 
@@ -170,16 +170,16 @@
   const short = (value, digits) => (Number.isFinite(value) ? String(Number(value.toPrecision(digits || 3))) : "infinite");
 
   function asked() {
-    const found = { classes: data.classes[Number(byId("classes").value)], gamma: null };
+    const settings = { classes: data.classes[Number(byId("classes").value)], gamma: null };
     ["gamma", "feature_decay", "weight_decay", "lr", "s"].forEach((key) => {
       const box = byId(key), value = read(box.value), empty = box.value.trim() === "" && key === "gamma";
       const low = key === "lr" || key === "s" ? 0 : -1e-300;
       const wrong = !empty && !(Number.isFinite(value) && value > low && value <= 1e4);
       box.classList.toggle("invalid", wrong);
-      if (!empty) found[key] = wrong ? Number(box.dataset.kept) : value;
+      if (!empty) settings[key] = wrong ? Number(box.dataset.kept) : value;
       if (!wrong && !empty) box.dataset.kept = String(value);
     });
-    return found;
+    return settings;
   }
 
   function horizon(path) {
@@ -226,16 +226,16 @@
   // ---- curves ------------------------------------------------------------------------------------------------------------
   const COLORS = ["var(--one)", "var(--two)"];
   function ticks(low, high, log) {
-    const found = [];
+    const marks = [];
     if (log) {
       const step = Math.max(1, Math.ceil((high - low) / 5));
-      for (let k = Math.ceil(low / step) * step; k <= high + 1e-9; k += step) found.push([k, k === 0 ? "1" : "1e" + k]);
-      return found;
+      for (let k = Math.ceil(low / step) * step; k <= high + 1e-9; k += step) marks.push([k, k === 0 ? "1" : "1e" + k]);
+      return marks;
     }
     const raw = (high - low) / 4, digit = Math.pow(10, Math.floor(Math.log10(raw)));
-    const step = digit * [1, 2, 5, 10].find((one) => one * digit >= raw);
-    for (let value = Math.ceil(low / step) * step; value <= high + 1e-9 * step; value += step) found.push([value, short(value, 6)]);
-    return found;
+    const step = digit * [1, 2, 5, 10].find((factor) => factor * digit >= raw);
+    for (let value = Math.ceil(low / step) * step; value <= high + 1e-9 * step; value += step) marks.push([value, short(value, 6)]);
+    return marks;
   }
 
   function plot(name, x, curves, log, range) {

@@ -187,7 +187,7 @@ GLYPHS = {  # which characters, epochs and batch: printed ASCII, or all that the
 }
 
 
-def _many(scale: str) -> list[Cell]:
+def _many_class_cells(scale: str) -> list[Cell]:
     characters, epochs, batch = GLYPHS[scale]
     classes = CLASSES["glyphs"][1] if characters is None else CHARACTERS[characters]
     methods = [CE, TAYLOR, Z_LOSS, Method("many-unhinged")]
@@ -330,7 +330,7 @@ def studies() -> list[Study]:
             None,
             "Characters in typefaces never seen: rows that learn at a cost that does not grow with the classes",
             "time",
-            _many,
+            _many_class_cells,
             ("accuracy", "best_accuracy", "training.accuracy", "seconds"),
             (
                 Ordering("the Taylor softmax lies above the unhinged loss", TAYLOR, Method("many-unhinged"), ours=True),

@@ -7,19 +7,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Kept"]
+__all__ = ["SizedCache"]
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Key, Value]):
+class SizedCache(Generic[Key, Value]):
     """The last values by key, the oldest dropped first when they take more than `limit` bytes together.
 
     A value that is asked for twice at the same time is made once: the second asker waits for the first.
 
     Example:
-        >>> kept = Kept(limit=10, size_of=len)
+        >>> kept = SizedCache(limit=10, size_of=len)
         >>> kept.get("a", lambda: b"12345678"), kept.get("b", lambda: b"1234"), kept.bytes
         (b'12345678', b'1234', 4)
     """
