@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 
@@ -136,15 +137,7 @@ class UnhingedLoss(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        return _changed(
-            gamma=(self.gamma, None),
-            weight=(self.weight, None),
-            ignore_index=(self.ignore_index, -100),
-            reduction=(self.reduction, "mean"),
-            label_smoothing=(self.label_smoothing, 0.0),
-            dim=(self.dim, None),
-            prior=(self.prior, None),
-        )
+        return _changed(self)
 
 
 class AdjustedMarginLoss(nn.Module):
@@ -204,13 +197,7 @@ class AdjustedMarginLoss(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        return _changed(
-            gamma=(self.gamma, None),
-            epsilon=(self.epsilon, None),
-            weight=(self.weight, None),
-            ignore_index=(self.ignore_index, -100),
-            reduction=(self.reduction, "mean"),
-        )
+        return _changed(self, "epsilon")
 
 
 class MultiClassHingeLoss(nn.Module):
@@ -258,13 +245,7 @@ class MultiClassHingeLoss(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        return _changed(
-            margin=(self.margin, None),
-            weight=(self.weight, None),
-            ignore_index=(self.ignore_index, -100),
-            reduction=(self.reduction, "mean"),
-            dim=(self.dim, None),
-        )
+        return _changed(self, "margin")
 
 
 class TaylorSoftmaxLoss(nn.Module):
@@ -308,23 +289,11 @@ class TaylorSoftmaxLoss(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return taylor_softmax_loss(
-            logits,
-            target,
-            self.weight,
-            self.ignore_index,
-            self.reduction,
-            self.label_smoothing,
-            dim=self.dim,
+            logits, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing, dim=self.dim
         )
 
     def extra_repr(self) -> str:
-        return _changed(
-            weight=(self.weight, None),
-            ignore_index=(self.ignore_index, -100),
-            reduction=(self.reduction, "mean"),
-            label_smoothing=(self.label_smoothing, 0.0),
-            dim=(self.dim, None),
-        )
+        return _changed(self)
 
 
 class SphericalSoftmaxLoss(nn.Module):
@@ -383,14 +352,7 @@ class SphericalSoftmaxLoss(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        return _changed(
-            epsilon=(self.epsilon, None),
-            weight=(self.weight, None),
-            ignore_index=(self.ignore_index, -100),
-            reduction=(self.reduction, "mean"),
-            label_smoothing=(self.label_smoothing, 0.0),
-            dim=(self.dim, None),
-        )
+        return _changed(self, "epsilon")
 
 
 class ZLoss(nn.Module):
@@ -452,18 +414,16 @@ class ZLoss(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        return _changed(
-            slope=(self.slope, None),
-            offset=(self.offset, None),
-            weight=(self.weight, None),
-            ignore_index=(self.ignore_index, -100),
-            reduction=(self.reduction, "mean"),
-            label_smoothing=(self.label_smoothing, 0.0),
-            dim=(self.dim, None),
-        )
+        return _changed(self, "slope", "offset")
 
 
-def _changed(**options: tuple[object, object]) -> str:
-    """The options that are not what they are by default, as `name=value`."""
-    told = {name: value for name, (value, default) in options.items() if value is not default and value != default}
-    return ", ".join(f"{name}={value!r}" for name, value in told.items())
+def _changed(module: nn.Module, *always: str) -> str:
+    """The options that are not what they are by default, and `always` those named, as `name=value`."""
+    defaults = {name: option.default for name, option in inspect.signature(type(module)).parameters.items()}
+    values = {name: getattr(module, name) for name in defaults}
+    shown = (name for name, value in values.items() if name in always or not _same(value, defaults[name]))
+    return ", ".join(f"{name}={values[name]!r}" for name in shown)
+
+
+def _same(value: object, default: object) -> bool:
+    return value is default or (not isinstance(value, Tensor) and value == default)
