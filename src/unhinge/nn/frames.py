@@ -126,8 +126,8 @@ def prototypes(
         The prototypes, shape :math:`(C, p)`, alone or with their report.
 
     Example:
-        >>> weight, found = prototypes(12, 3, torch.Generator().manual_seed(0), report=True)
-        >>> print(found)  # the icosahedron
+        >>> weight, separation = prototypes(12, 3, torch.Generator().manual_seed(0), report=True)
+        >>> print(separation)  # the icosahedron
         12 prototypes of dimension 3, optimized: smallest angle 63.43°, 100.0% of the bound 63.43° (Levenshtein)
     """
     classes = check_num_classes(num_classes)

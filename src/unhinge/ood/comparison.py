@@ -83,8 +83,8 @@ def comparison_markdown(table: Sequence[Compared]) -> str:
     """Methods as rows, scores as columns: the AUROC in percent on each set, the best of a row in bold.
 
     Example:
-        >>> one = Compared("PAL", "svhn", "norm", (0,), {"auroc": (0.75,), "aupr_in": (0.5,), "fpr95": (0.5,)})
-        >>> print(comparison_markdown([one]))
+        >>> row = Compared("PAL", "svhn", "norm", (0,), {"auroc": (0.75,), "aupr_in": (0.5,), "fpr95": (0.5,)})
+        >>> print(comparison_markdown([row]))
         | method | seeds | unknown | norm |
         |---|---|---|---|
         | PAL | 1 | svhn | **75.0** |
