@@ -105,7 +105,7 @@ class Item(NamedTuple):
     type: str = "plain"
 
 
-def _complete(command: str, parameter: str, context: Any, incomplete: str) -> list[Item]:
+def _complete(command: str, parameter: str, context: object, incomplete: str) -> list[Item]:
     return [Item(name) for name in offered(command, parameter) if name.startswith(incomplete)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -12,6 +12,7 @@ from unhinge.results.json import as_json
 
 if TYPE_CHECKING:
     from unhinge.prediction import Measured, Prediction, Recommendation
+    from unhinge.streams.engines import Engine
 
 __all__ = ["add_to"]
 
@@ -112,7 +113,7 @@ def _read_parquet(
             features,
             label,
             classes,
-            engine=cast(Any, engine),  # checked there
+            engine=cast("Engine", engine),  # checked there
             workers=workers,
             resume=kept,
             progress=lambda done, total: bar.update(task, completed=done, total=total),

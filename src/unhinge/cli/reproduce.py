@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from json import loads
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from unhinge.cli.output import progress_bar, refuse, writable
-from unhinge.results.json import as_json
+from unhinge.results.json import JsonRecord, as_json
 
 if TYPE_CHECKING:
     from unhinge.paper.figures.registry import Experiment
@@ -85,7 +85,7 @@ def show_list(
     )
 
 
-def _figure(entry: Experiment) -> dict[str, Any]:
+def _figure(entry: Experiment) -> JsonRecord:
     from unhinge.paper.numbers import printed_number
 
     return {
@@ -100,7 +100,7 @@ def _figure(entry: Experiment) -> dict[str, Any]:
     }
 
 
-def _study(study: Study) -> dict[str, Any]:
+def _study(study: Study) -> JsonRecord:
     from unhinge.paper.numbers import printed_number
     from unhinge.paper.studies.cost import cost_of
 
@@ -183,7 +183,9 @@ def reproduce(
     folder = writable(out if out is not None else Path("results") / scale)
     try:
         made = _figures(figures, size, folder, seed, seeds or 1, jobs, collect)
-        studied = _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect, chosen) if studies else []
+        studied = (
+            _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect, chosen) if studies else []
+        )
     except KeyboardInterrupt:
         typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
         raise typer.Exit(130) from None
@@ -266,7 +268,7 @@ def _run_studies(
         )
 
 
-def _study_record(result: StudyResult, folder: Path) -> dict[str, Any]:
+def _study_record(result: StudyResult, folder: Path) -> JsonRecord:
     recipe = loads((folder / result.study.id / "recipe.json").read_text(encoding="utf-8"))
     del recipe["cells"]
     return {**recipe, "folder": str(folder / result.study.id)}
@@ -280,7 +282,7 @@ def _print_studies(studied: list[StudyResult], folder: Path) -> None:
         Console().print(Markdown((folder / result.study.id / "table.md").read_text(encoding="utf-8")))
 
 
-def _record(result: Result) -> dict[str, Any]:
+def _record(result: Result) -> JsonRecord:
     recipe = result.recipe
     kept = ("claim", "label", "seed", "scale", "largest_deviation", "checks", "seconds", "versions", "commit")
     record = {"id": result.id, "holds": result.holds, "reused": result.reused, "folder": str(result.folder)}

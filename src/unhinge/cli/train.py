@@ -6,12 +6,12 @@ import re
 import signal
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unhinge.cli.output import refuse, writable
-from unhinge.results.json import as_json, plain
+from unhinge.results.json import JsonRecord, as_json, plain
 
 if TYPE_CHECKING:
     from unhinge.training import Recipe, Run
@@ -228,7 +228,7 @@ def _diverged(run: Run) -> str | None:
     )
 
 
-def _recipe(given: dict[str, Any], name: str | None, scale: str) -> Recipe:
+def _recipe(given: JsonRecord, name: str | None, scale: str) -> Recipe:
     from unhinge.training import Recipe, RecipeError, recipe_named
 
     changes = {field.name: given[field.name] for field in fields(Recipe) if field.name in given}
@@ -307,7 +307,7 @@ def _fit(
         task = bar.add_task("", total=None, epoch="1", rate="")
         heads: list[str] = []
 
-        def show(done: int, total: int, record: dict[str, Any] | None) -> None:
+        def show(done: int, total: int, record: dict[str, object] | None) -> None:
             speed = bar.tasks[0].speed
             rate = f"{speed * chosen.batch:,.0f} images/s" if speed else ""
             bar.update(
@@ -377,7 +377,7 @@ SHOWN = {
 }
 
 
-def _row(record: dict[str, Any]) -> str:
+def _row(record: dict[str, object]) -> str:
     cells = []
     for key, head in SHOWN.items():
         value = record.get(key, "")
@@ -460,7 +460,7 @@ def evaluate(
         title = f"{folder.name}: scores of known and unknown images"
         save(draw_scores(evaluation.known, evaluation.unknown, title), folder, "ood")
     if json:
-        typer.echo(as_json(plain(found.numbers, names=True)))
+        typer.echo(as_json(plain(evaluation.numbers, names=True)))
         return
     _print_evaluation(evaluation)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -125,7 +124,7 @@ def _from_records(family: _Family, raw: bytes, file: Path) -> tuple[np.ndarray, 
     return records[:, family.columns :], _labels_of(records[:, family.column], family, len(records), file)
 
 
-def _pixels_of(data: Any, file: Path) -> np.ndarray:
+def _pixels_of(data: object, file: Path) -> np.ndarray:
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _PIXELS:
         came = f"{data.dtype} of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise DataError(
@@ -136,7 +135,7 @@ def _pixels_of(data: Any, file: Path) -> np.ndarray:
     return data
 
 
-def _labels_of(labels: Any, family: _Family, number: int, file: Path) -> np.ndarray:
+def _labels_of(labels: object, family: _Family, number: int, file: Path) -> np.ndarray:
     # Looked at one by one: a list of lists, each of them twice, would keep numpy busy for ever.
     whole = isinstance(labels, np.ndarray) or (isinstance(labels, list) and all(type(label) is int for label in labels))
     try:

@@ -92,10 +92,10 @@ class _Inert:
 
     __slots__ = ()
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         raise DataError("a name is called that is none")
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         raise DataError("it tries to change a name")
 
 
@@ -104,7 +104,7 @@ class _Encode(_Inert):
 
     __slots__ = ()
 
-    def __call__(self, *arguments: Any) -> bytes:
+    def __call__(self, *arguments: object) -> bytes:
         match arguments:
             case (str() as text, "latin1"):
                 return text.encode("latin1")
@@ -118,7 +118,7 @@ class _Type:
     code: str
     order: str = "|"
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         match state:
             case (int(), str() as order, None, None, None, -1, -1, 0) if order in ("|", "<", ">"):
                 self.order = order
@@ -129,7 +129,7 @@ class _Type:
 class _MakeType(_Inert):
     __slots__ = ()
 
-    def __call__(self, *arguments: Any) -> _Type:
+    def __call__(self, *arguments: object) -> _Type:
         match arguments:
             case (str() as code, 0 | 1, 0 | 1) if code in _TYPES:  # 1 is also True
                 return _Type(code)
@@ -145,7 +145,7 @@ class _Array:
     fortran: Any = None
     content: Any = None
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         match state:
             case (int(), tuple() as shape, _Type() as kind, 0 | 1 as fortran, bytes() | str() as content):
                 self.shape, self.type, self.fortran, self.content = shape, kind, bool(fortran), content
@@ -158,7 +158,7 @@ class _Reconstruct(_Inert):
 
     __slots__ = ()
 
-    def __call__(self, *arguments: Any) -> _Array:
+    def __call__(self, *arguments: object) -> _Array:
         match arguments:
             case (_Ndarray(), (0,), b"b" | "b"):
                 return _Array()
@@ -174,7 +174,7 @@ class _FromBuffer(_Inert):
 
     __slots__ = ()
 
-    def __call__(self, *arguments: Any) -> _Array:
+    def __call__(self, *arguments: object) -> _Array:
         match arguments:
             case (bytes() | bytearray() as content, _Type() as kind, tuple() as shape, "C" | "F" as order):
                 return _Array(shape, kind, order == "F", bytes(content))
@@ -199,7 +199,7 @@ class _Unpickler(pickle.Unpickler):
         return _NAMES[module, name]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode("latin1")
     return value if isinstance(value, str) else repr(value)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -212,7 +212,7 @@ class Monitor:
         self._apart = torch.zeros((), dtype=torch.int64)
         self._compared = 0
 
-    def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _on_forward(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         features = args[0] if args else next(iter(kwargs.values()), None)
         if not isinstance(features, Tensor):  # a symbol of torch.fx
             return
@@ -222,7 +222,7 @@ class Monitor:
         else:
             self._heard.append(features.detach().reshape(-1, features.shape[-1]))
 
-    def _on_loss(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _on_loss(self, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if not self._heard:
             return
         given = [*args, *(kwargs[key] for key in ("target",) if key in kwargs)]
@@ -298,7 +298,7 @@ class _WeakHook:
         self.owner = None if owner is None else weakref.ref(owner)
         self.method = method
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         owner = None if self.owner is None else self.owner()
         if owner is not None:
             getattr(owner, self.method)(module, args, kwargs)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,7 +95,7 @@ def check_smoothing(label_smoothing: float) -> None:
         raise ValueError(f"label_smoothing must lie between 0 and 1, got {label_smoothing}.")
 
 
-def is_soft(target: Any) -> bool:
+def is_soft(target: object) -> bool:
     """Whether the targets are probabilities; otherwise they are class indices."""
     if not isinstance(target, Tensor):
         raise ValueError(

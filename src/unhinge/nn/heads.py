@@ -120,7 +120,7 @@ class ETFHead(nn.Module):
         super()._apply(*args, **options)  # type: ignore[no-untyped-call]
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_summed": None}
 
     def embed(self, features: Tensor) -> Tensor:

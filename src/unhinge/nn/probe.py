@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -142,7 +141,7 @@ def listening(head: nn.Module) -> Iterator[list[Tensor]]:
     """
     heard: list[Tensor] = []
 
-    def hear(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def hear(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         heard.append(args[0] if args else next(iter(kwargs.values())))
 
     hook = head.register_forward_pre_hook(hear, with_kwargs=True)

@@ -163,7 +163,7 @@ def _start_counting_with(model: nn.Module) -> None:
     model.register_forward_pre_hook(_restart)
 
 
-def _restart(model: nn.Module, _: Any) -> None:
+def _restart(model: nn.Module, _: object) -> None:
     for module in model.modules():
         if isinstance(module, _AllButLast):
             module.seen = 0

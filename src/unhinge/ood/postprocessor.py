@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +18,10 @@ from unhinge.ood.collapse import CollapseDetector
 from unhinge.ood.scores import PLAIN, Score, check_score, fitted, outputs, score_of, training_features
 
 __all__ = ["ScorePostprocessor"]
+
+
+Loader: TypeAlias = Iterable[Mapping[str, Any]]  # batches as OpenOOD has them: {"data": ..., "label": ...} and more
+Loaders: TypeAlias = Mapping[str, Loader]  # of the training, validation and test data
 
 
 class ScorePostprocessor(BorrowedBases):
@@ -51,7 +55,7 @@ class ScorePostprocessor(BorrowedBases):
 
     def __init__(
         self,
-        config: Any = None,
+        config: object = None,
         score: Score = "energy",
         *,
         head: nn.Module | str | None = None,
@@ -70,7 +74,7 @@ class ScorePostprocessor(BorrowedBases):
         check_score(self.score, self.temperature)
         self._found: tuple[nn.Module, nn.Module] | None = None
 
-    def setup(self, net: nn.Module, id_loader_dict: Any, ood_loader_dict: Any) -> None:
+    def setup(self, net: nn.Module, id_loader_dict: Loaders, ood_loader_dict: object) -> None:
         """Find the head, and go over ``id_loader_dict["train"]`` for the scores that need training features."""
         head = self._head_of(net)
         if self.score not in PLAIN:
@@ -79,13 +83,13 @@ class ScorePostprocessor(BorrowedBases):
             self.detector = fitted(self.score, head, *training_features(net, head, batches))
 
     @torch.no_grad()
-    def postprocess(self, net: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
+    def postprocess(self, net: nn.Module, data: object) -> tuple[Tensor, Tensor]:
         """Predicted classes and confidences of one batch, shape :math:`(n,)` each."""
         logits, features = outputs(net, data, self._head_of(net), self.unnormalized)
         return logits.argmax(1), score_of(self.score, self.temperature, logits, features, self.detector)
 
     def inference(
-        self, net: nn.Module, data_loader: Iterable[Mapping[str, Any]], progress: bool = True
+        self, net: nn.Module, data_loader: Loader, progress: bool = True
     ) -> tuple[NDArray[np.int_], NDArray[np.float32], NDArray[np.int_]]:
         """Predicted classes, confidences and labels of a loader of ``{"data": ..., "label": ...}``, as arrays."""
         quiet = not progress or (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0)
@@ -114,12 +118,12 @@ class ScorePostprocessor(BorrowedBases):
         return self._found[1]
 
 
-def _with_bar(batches: Iterable[Any]) -> Iterable[Any]:
+def _with_bar(batches: Loader) -> Loader:
     with needed_for("a progress bar (progress=True)"):
         from rich.progress import track
     return track(batches, "scoring")
 
 
-def _entry(config: Any, name: str) -> Any:
+def _entry(config: object, name: str) -> Any:
     """Of a mapping or an object, or None."""
     return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)

@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from unhinge.prediction.analysis import Prediction, as_measured
 from unhinge.prediction.cure import Cure, cure_for
 from unhinge.prediction.measured import Measured
 from unhinge.prediction.words import number
-from unhinge.results.json import plain
+from unhinge.results.json import JsonRecord, plain
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.validation import scalar
 
@@ -36,14 +35,14 @@ class Recommendation:
     distance: float
     reasons: dict[str, str]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonRecord:
         """For JSON."""
         return {name: plain(getattr(self, name)) for name in self.__dataclass_fields__}
 
 
 def recommend(
     source: Prediction | Measured | nn.Module | str | Path,
-    loader: Iterable[Any] | None = None,
+    loader: Iterable[tuple[object, Tensor]] | None = None,
     *,
     distance: float = 0.1,
     lr: float | None = None,

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from unhinge.prediction.files import read_features
 from unhinge.prediction.live import measure_model
 from unhinge.prediction.measured import Measured, measure_file
 from unhinge.prediction.representatives import LimitByClass, ending
-from unhinge.results.json import plain
+from unhinge.results.json import JsonRecord, plain
 from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.validation import scalar
@@ -111,10 +110,10 @@ class Prediction:
 
         return findings(self)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonRecord:
         """Numbers, lists and strings only. None stands for what is infinite (never, without bound)."""
         skipped = ("measured", "path", "limit", "course")
-        record: dict[str, Any] = {}
+        record: JsonRecord = {}
         for name in self.__dataclass_fields__:
             if name not in skipped:
                 value = getattr(self, name)
@@ -131,7 +130,7 @@ class Prediction:
 
 def predict(
     source: Measured | nn.Module | str | Path,
-    loader: Iterable[Any] | None = None,
+    loader: Iterable[tuple[object, Tensor]] | None = None,
     *,
     gamma: float | None = None,
     lr: float = 0.1,
@@ -231,7 +230,7 @@ def predict(
 
 def as_measured(
     source: Measured | nn.Module | str | Path,
-    loader: Iterable[Any] | None = None,
+    loader: Iterable[tuple[object, Tensor]] | None = None,
     *,
     head: nn.Module | str | None = None,
     nc4: bool = True,

@@ -12,10 +12,9 @@ import io
 import math
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -114,7 +113,7 @@ def one_line(error: object, most: int = 200) -> str:
 # ---- the formats ---------------------------------------------------------------------------------------------------
 
 
-def _npz(file: Path) -> dict[str, Any]:
+def _npz(file: Path) -> dict[str, object]:
     if not zipfile.is_zipfile(file):
         raise FileError(
             f"{file.name} is no .npz: it is not a zip archive, or it is cut off. Write it with numpy.savez."
@@ -125,7 +124,7 @@ def _npz(file: Path) -> dict[str, Any]:
         return {key: _npy(archive, f"{name}.npy", key) for key, name in _chosen(names, file).items()}
 
 
-def _npy(archive: zipfile.ZipFile, name: str, key: str) -> np.ndarray[Any, Any]:
+def _npy(archive: zipfile.ZipFile, name: str, key: str) -> np.ndarray:
     """One array, after its header has been compared with the size of its entry: numpy allocates what a header says."""
     entry = archive.getinfo(name)
     with archive.open(entry) as stream:
@@ -139,11 +138,11 @@ def _npy(archive: zipfile.ZipFile, name: str, key: str) -> np.ndarray[Any, Any]:
     if min(shape, default=0) < 0 or stored != entry.file_size - raw.tell():
         raise FileError(f"{key} is damaged: its header speaks of {stored:,} bytes, its entry does not hold them.")
     with archive.open(entry) as stream:
-        array: np.ndarray[Any, Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
     return array
 
 
-def _safetensors(file: Path) -> dict[str, Any]:
+def _safetensors(file: Path) -> dict[str, object]:
     with needed_for(f"reading {file.name}"):
         from safetensors import safe_open
 
@@ -151,7 +150,7 @@ def _safetensors(file: Path) -> dict[str, Any]:
         return {key: archive.get_tensor(name) for key, name in _chosen(set(archive.keys()), file).items()}
 
 
-def _pt(file: Path) -> dict[str, Any]:
+def _pt(file: Path) -> dict[str, object]:
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             _check_unpacked(archive, file)
@@ -171,7 +170,7 @@ def _pt(file: Path) -> dict[str, Any]:
     return {key: arrays[name] for key, name in _chosen(names, file).items()}
 
 
-def _npy_pair(file: Path) -> dict[str, Any]:
+def _npy_pair(file: Path) -> dict[str, object]:
     """An array of features, and beside it labels.npy and maybe weight.npy and bias.npy."""
     beside = {key: [file.with_name(f"{name}.npy") for name in NAMES[key]] for key in ("labels", "weight", "bias")}
     files = {key: next((place for place in places if place.is_file()), None) for key, places in beside.items()}
@@ -181,7 +180,7 @@ def _npy_pair(file: Path) -> dict[str, Any]:
     return arrays | {key: _plain_npy(place) for key, place in files.items() if place is not None}
 
 
-def _plain_npy(file: Path) -> np.ndarray[Any, Any]:
+def _plain_npy(file: Path) -> np.ndarray:
     with file.open("rb") as stream:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -191,11 +190,11 @@ def _plain_npy(file: Path) -> np.ndarray[Any, Any]:
         raise FileError(f"{file.name} holds Python objects, which are not read; save it as numbers.")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != left:
         raise FileError(f"{file.name} is damaged: its header does not fit its size.")
-    array: np.ndarray[Any, Any] = np.load(file, allow_pickle=False)
+    array: np.ndarray = np.load(file, allow_pickle=False)
     return array
 
 
-def _csv(file: Path) -> dict[str, Any]:
+def _csv(file: Path) -> dict[str, object]:
     """One example a line. A first line of words names the columns: `label` is the class, the others are features.
 
     Without such a line the last column is the label.
@@ -236,7 +235,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+READERS: dict[str, Callable[[Path], dict[str, object]]] = {
     ".npz": _npz,
     ".safetensors": _safetensors,
     ".pt": _pt,
@@ -273,7 +272,7 @@ def _chosen(names: set[str], file: Path) -> dict[str, str]:
 # ---- what the arrays must be ---------------------------------------------------------------------------------------
 
 
-def checked(arrays: dict[str, Any]) -> FeatureFile:
+def checked(arrays: Mapping[str, object]) -> FeatureFile:
     """Tensors of fitting shapes, finite, with labels in range and an example of every class."""
     features = _numbers("features", arrays["features"], 2)
     if 0 in features.shape:
@@ -318,7 +317,7 @@ def check_classes(classes: int, dim: int) -> None:
         )
 
 
-def _numbers(name: str, value: Any, ndim: int) -> Tensor:
+def _numbers(name: str, value: object, ndim: int) -> Tensor:
     kind = value.dtype if isinstance(value, Tensor | np.ndarray) else type(value).__name__
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
         # half, single and double stay what they are; other widths and byte orders become double
@@ -361,7 +360,7 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def _labels(value: Any, size: int) -> Tensor:
+def _labels(value: object, size: int) -> Tensor:
     kind = value.dtype if isinstance(value, Tensor | np.ndarray) else type(value).__name__
     if isinstance(value, np.ndarray) and value.dtype.kind in "US" and value.ndim == 1:
         # Names of classes: numbered in their order, as scikit-learn does.

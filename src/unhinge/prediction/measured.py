@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unhinge.metrics.collapse import CollapseSummary
 from unhinge.prediction.files import FeatureFile, check_classes, checked
 from unhinge.theory.linear.summary import HardSummary
+from unhinge.theory.types import Labels, Matrix, Vector
 from unhinge.theory.validation import check_counts
 
 __all__ = ["Measured", "measure", "measure_arrays", "measure_file", "measure_summary"]
@@ -133,10 +132,7 @@ def measure_file(file: FeatureFile) -> Measured:
 
 
 def measure_arrays(
-    features: Tensor | NDArray[Any] | Sequence[Any],
-    labels: Tensor | NDArray[Any] | Sequence[Any],
-    weight: Tensor | NDArray[Any] | Sequence[Any] | None = None,
-    bias: Tensor | NDArray[Any] | Sequence[Any] | None = None,
+    features: Matrix, labels: Labels, weight: Matrix | None = None, bias: Vector | None = None
 ) -> Measured:
     r"""What features, labels and maybe a head in memory have to say.
 

@@ -71,7 +71,7 @@ def _collapsing(prediction: Prediction) -> str:
     pace = (
         "at once"
         if math.isinf(prediction.rate)
-        else f"and the distance halves every {_every(prediction.half_life)} (exponent {number(prediction.rate)})"
+        else f"and the distance halves every {_period(prediction.half_life)} (exponent {number(prediction.rate)})"
     )
     return f"The direction comes within {setting.distance:g} of its limit after {steps(time)}, {pace}."
 

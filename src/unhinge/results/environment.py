@@ -7,12 +7,20 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-__all__ = ["commit", "environment"]
+__all__ = ["Environment", "commit", "environment"]
 
 
-def environment() -> dict[str, Any]:
+class Environment(TypedDict):
+    """What is kept beside a result."""
+
+    versions: dict[str, str]  # of Python and packages
+    commit: str | None
+    platform: str
+
+
+def environment() -> Environment:
     """Versions, commit and platform, to be kept beside a result."""
     versions = {"python": platform.python_version()}
     for package in ("unhinge", "torch", "numpy", "matplotlib"):

@@ -6,13 +6,16 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
-__all__ = ["as_json", "plain", "write_json"]
+__all__ = ["JsonRecord", "as_json", "plain", "write_json"]
+
+# A JSON object that was read from a file or will be written to one: what a value is depends on its key.
+JsonRecord: TypeAlias = dict[str, Any]
 
 
 @overload
-def plain(value: Mapping[str, Any], *, names: bool = False) -> dict[str, Any]: ...
+def plain(value: Mapping[str, object], *, names: bool = False) -> JsonRecord: ...
 @overload
 def plain(value: object, *, names: bool = False) -> Any: ...
 def plain(value: object, *, names: bool = False) -> Any:

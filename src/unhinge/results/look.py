@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from unhinge.extras import needed_for
 
@@ -28,6 +28,7 @@ DASHES: dict[str, Any] = {"exact": "-", "predicted": (0, (5, 2)), "flow": (0, (1
 BLUE, ORANGE, GREEN = COLORS[:3]
 INK, GRAY, FAINT, GRID = "#333333", "#555555", "#777777", "#DDDDDD"
 
+PlotOptions: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib, which types each of them apart
 STYLE: dict[Any, Any] = {  # matplotlib types its keys as a list of literals that grows with each version
     "font.size": 9,
     "axes.titlesize": 9,

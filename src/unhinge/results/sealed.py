@@ -14,7 +14,8 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from unhinge.results.json import JsonRecord
 
 __all__ = [
     "SealError",
@@ -78,7 +79,7 @@ def _alive(process: int) -> bool:
     return True
 
 
-def seal(record: Mapping[str, Any]) -> str:
+def seal(record: Mapping[str, object]) -> str:
     """One line of JSON with the checksum of all its other entries.
 
     Example:
@@ -88,14 +89,14 @@ def seal(record: Mapping[str, Any]) -> str:
     return json.dumps(stamped(record), allow_nan=False)
 
 
-def stamped(record: Mapping[str, Any]) -> dict[str, Any]:
+def stamped(record: Mapping[str, object]) -> JsonRecord:
     """The record with the checksum of all its entries, for :func:`checked`."""
     if KEY in record:
         raise ValueError(f"{KEY!r} is the name of the checksum; a record cannot have an entry of that name.")
     return {**record, KEY: _checksum(record)}
 
 
-def unseal(text: str | bytes, name: str, older: bool = False) -> dict[str, Any]:
+def unseal(text: str | bytes, name: str, older: bool = False) -> JsonRecord:
     """The record that :func:`seal` wrote, or a :class:`SealError` that says what is wrong with `name`.
 
     With `older`, a record without a checksum is taken as it is.
@@ -116,7 +117,7 @@ def unseal(text: str | bytes, name: str, older: bool = False) -> dict[str, Any]:
     return checked(record, name, older)
 
 
-def checked(record: object, name: str, older: bool = False) -> dict[str, Any]:
+def checked(record: object, name: str, older: bool = False) -> JsonRecord:
     """A record that :func:`stamped` made, without its checksum; a :class:`SealError` if it does not hold."""
     # With files beside it, a record is of this version, and only its checksum is gone.
     if older and isinstance(record, dict) and KEY not in record and FILES not in record:
@@ -130,7 +131,9 @@ def checked(record: object, name: str, older: bool = False) -> dict[str, Any]:
     return content
 
 
-def write_sealed(path: Path, record: Mapping[str, Any], beside: Sequence[str] = (), indent: int | None = None) -> None:
+def write_sealed(
+    path: Path, record: Mapping[str, object], beside: Sequence[str] = (), indent: int | None = None
+) -> None:
     """A file of one sealed record, which also holds the checksums of the files `beside` it."""
     if FILES in record:
         raise ValueError(f"{FILES!r} is the name of the files beside a record; it cannot have an entry of that name.")
@@ -141,7 +144,7 @@ def write_sealed(path: Path, record: Mapping[str, Any], beside: Sequence[str] = 
 
 def read_sealed(
     path: Path, older: bool = False, advice: str = "Put the file back, or delete it to have it made again."
-) -> dict[str, Any]:
+) -> JsonRecord:
     """What :func:`write_sealed` wrote, where the files beside it are what they were too.
 
     Arguments:
@@ -165,8 +168,8 @@ def _check_file(folder: Path, name: str, wanted: str) -> None:
     path = folder / name
     if path.parent != folder or not path.is_file():  # a name that leads elsewhere is not one that we wrote
         raise SealError(f"{path} is missing.")
-    found = f"{zlib.crc32(path.read_bytes()):08x}"
-    if found != wanted:
+    actual = f"{zlib.crc32(path.read_bytes()):08x}"
+    if actual != wanted:
         raise SealError(f"{path} was changed after it was written (checksum {wanted}, content {actual}).")
 
 
@@ -177,7 +180,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def _checksum(record: Mapping[str, Any]) -> str:
+def _checksum(record: Mapping[str, object]) -> str:
     # Of the text json writes, which is the same for equal content: floats in their shortest exact form, keys in order.
     return f"{zlib.crc32(json.dumps(dict(record), allow_nan=False).encode()):08x}"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import add
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,7 @@ from unhinge.sklearn.temperature import FOLDS, HeldOutLosses, digest_of, enough_
 __all__ = ["UnhingedClassifier"]
 
 Array = NDArray[Any]
+WeightByLabel: TypeAlias = dict[Any, float]  # a label is whatever the caller has
 
 
 class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -88,9 +89,9 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         gamma: float | None = None,
         alpha: float = 1.0,
         logit_penalty: float = 0.0,
-        class_weight: str | dict[Any, float] | None = "balanced",
-        kernel: str | Callable[..., Any] = "linear",
-        kernel_params: dict[str, Any] | None = None,
+        class_weight: str | WeightByLabel | None = "balanced",
+        kernel: str | Callable[..., Array] = "linear",
+        kernel_params: Mapping[str, object] | None = None,
         calibrate: bool = True,
     ) -> None:
         self.gamma = gamma

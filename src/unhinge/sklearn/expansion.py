@@ -10,7 +10,7 @@ No system is solved; fitting costs one pass over the kernel matrix, in blocks, f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ Kernel = Callable[[Array, Array], Array]
 BLOCK = 1 << 22  # kernel values held at once
 
 
-def kernel_function(kernel: str | Kernel, parameters: dict[str, Any] | None) -> Kernel:
+def kernel_function(kernel: str | Kernel, parameters: Mapping[str, object] | None) -> Kernel:
     """A function of two sets of rows that returns their matrix of kernel values."""
     extra = {} if parameters is None else parameters
     if callable(kernel):

@@ -49,7 +49,7 @@ class kept(Generic[Value]):
         return value
 
 
-def durable(function: Callable[..., Value], *arguments: Any) -> Value:
+def durable(function: Callable[..., Value], *arguments: object) -> Value:
     """`function(*arguments)`, a value of this package, whose tensors can be differentiated any number of times.
 
     Where an argument carries a gradient, the function is run on leaves of its own. The tensors of its result become
@@ -109,7 +109,7 @@ class _Durable(torch.autograd.Function):
         return (None, *gradients)
 
 
-def tensors_in(value: Any) -> list[Tensor]:
+def tensors_in(value: object) -> list[Tensor]:
     """All tensors of a value, each once, in a fixed order; also those that a property has kept."""
     tensors: dict[int, Tensor] = {}
     for tensor in _walk(value, set()):
@@ -117,7 +117,7 @@ def tensors_in(value: Any) -> list[Tensor]:
     return list(tensors.values())
 
 
-def _walk(value: Any, seen: set[int]) -> Iterator[Tensor]:
+def _walk(value: object, seen: set[int]) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
         return
@@ -129,7 +129,7 @@ def _walk(value: Any, seen: set[int]) -> Iterator[Tensor]:
         yield from _walk(part, seen)
 
 
-def _parts(value: Any) -> dict[Any, Any] | None:
+def _parts(value: object) -> dict[Any, Any] | None:
     """What a value consists of, if it is a container or one of this package's own; None for anything else."""
     if isinstance(value, dict):
         return value

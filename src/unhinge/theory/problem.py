@@ -8,7 +8,7 @@ r"""The layer-peeled model: features and classifier as free variables under the 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -102,7 +102,7 @@ class LayerPeeled:
         problem._set(summary, gamma, feature_decay, weight_decay, class_weight, prior)
         return problem
 
-    def _set(self, *given: Any) -> None:
+    def _set(self, *given: object) -> None:
         vars(self).update(vars(durable(LayerPeeled._solved, LayerPeeled.__new__(LayerPeeled), *given)))
 
     def _solved(

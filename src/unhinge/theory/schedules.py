@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -357,15 +357,15 @@ class FromCallable:
     time asked for, between two of them, is not seen. Give the times where such a rate jumps as piecewise() instead.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., Number]
 
     def value(self, time: Tensor) -> Tensor:
         try:
             value = torch.as_tensor(self.function(time), dtype=time.dtype)
             value = value.expand(time.shape)
         except (TypeError, ValueError, RuntimeError):  # a function of plain floats, such as math.cos
-            each = [self.function(moment) for moment in time.detach().flatten().tolist()]
-            each = [torch.as_tensor(value, dtype=time.dtype).reshape(()) for value in each]
+            values = [self.function(moment) for moment in time.detach().flatten().tolist()]
+            each = [torch.as_tensor(value, dtype=time.dtype).reshape(()) for value in values]
             value = torch.stack(each).reshape(time.shape) if each else torch.zeros_like(time)
         plain = value.detach()
         if not torch.isfinite(plain).all() or (plain < 0).any():

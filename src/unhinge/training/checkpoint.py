@@ -12,12 +12,12 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from unhinge.extras import needed_for
+from unhinge.results.json import JsonRecord
 from unhinge.results.sealed import write_atomically
 
 __all__ = ["CheckpointError", "Checkpoint", "load_newest", "read_tensors", "save", "write_tensors"]
@@ -34,10 +34,10 @@ class Checkpoint:
     """Tensors by name, and where the run stood."""
 
     tensors: dict[str, Tensor]
-    standing: dict[str, Any]
+    standing: JsonRecord
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: JsonRecord) -> None:
     """A safetensors file with `about` as JSON in its header, and a checksum of both."""
     with needed_for("a checkpoint"):
         from safetensors.torch import save as to_bytes
@@ -70,7 +70,7 @@ def read_tensors(path: Path) -> Checkpoint:
     return Checkpoint(tensors, about)
 
 
-def save(folder: Path, step: int, tensors: Mapping[str, Tensor], standing: Mapping[str, Any]) -> Path:
+def save(folder: Path, step: int, tensors: Mapping[str, Tensor], standing: JsonRecord) -> Path:
     """Write the checkpoint of `step`, and keep beside it the one before: later ones were damaged and passed over."""
     path = folder / f"checkpoint-{step:09d}.safetensors"
     write_tensors(path, tensors, standing)

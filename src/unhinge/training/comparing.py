@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from unhinge.ood.comparison import Compared, compare_scores
+from unhinge.results.json import JsonRecord
 from unhinge.results.sealed import read_sealed
 from unhinge.training.checkpoint import read_tensors
 from unhinge.training.evaluation import evaluate
@@ -54,7 +54,7 @@ def compare_runs(places: Sequence[Path], ood: str, data_root: Path | None = None
     return compare_scores(runs)
 
 
-def _record(place: Path, ood: str) -> dict[str, Any] | None:
+def _record(place: Path, ood: str) -> JsonRecord | None:
     """What is known already of a run on these sets."""
     path = place / "evaluation.json" if place.is_dir() else place
     if not path.is_file():
@@ -65,7 +65,7 @@ def _record(place: Path, ood: str) -> dict[str, Any] | None:
     return {"detection": stored["detection"], "recipe": _recipe(place) if place.is_dir() else stored["recipe"]}
 
 
-def _recipe(place: Path) -> dict[str, Any]:
+def _recipe(place: Path) -> JsonRecord:
     """Of its weights, whose checksum covers it."""
-    settings: dict[str, Any] = read_tensors(place / "last.safetensors").standing["recipe"]
+    settings: JsonRecord = read_tensors(place / "last.safetensors").standing["recipe"]
     return settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -29,7 +29,7 @@ from unhinge.ood.benchmark import (
     leaderboard_records,
     openood_records,
 )
-from unhinge.results.json import plain
+from unhinge.results.json import JsonRecord, plain
 from unhinge.results.sealed import write_sealed
 from unhinge.results.tables import write_csv
 from unhinge.training.checkpoint import Checkpoint, CheckpointError, read_tensors, write_tensors
@@ -53,7 +53,7 @@ class Evaluation:
     """The numbers of a run, and what its figures are drawn from."""
 
     folder: Path
-    numbers: dict[str, Any]
+    numbers: JsonRecord
     reliability: Reliability
     scores: dict[str, tuple[torch.Tensor, torch.Tensor]]  # by name: of the test images, of the first unknown ones
     known: dict[str, torch.Tensor] = field(default_factory=dict)  # every score of the test images, by name
@@ -132,7 +132,7 @@ def _evaluate(
     counts = images.train.counts
     weight = prototypes_of(network).detach()
     bins = reliability(tested.logits.softmax(-1), tested.labels)
-    numbers: dict[str, Any] = {
+    numbers: JsonRecord = {
         "accuracy": tested.accuracy,
         "ece": bins.error,
         "classwise_ece": classwise_calibration_error(tested.logits.softmax(-1), tested.labels),
@@ -247,7 +247,7 @@ def _confusion(outputs: Outputs, num_classes: int) -> list[list[int]]:
     return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes).tolist()
 
 
-def _fit_of(outputs: Outputs, num_classes: int) -> dict[str, Any]:
+def _fit_of(outputs: Outputs, num_classes: int) -> JsonRecord:
     """How well a network knows its own training images, shown without augmentation."""
     by_class = _by_class(outputs, num_classes)
     return {

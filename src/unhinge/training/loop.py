@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from torch import Tensor
 from unhinge.data import ImageSet, augment_for, batches, imbalanced, load, num_batches, shrink, with_label_noise
 from unhinge.data.glyphs import font_faces
 from unhinge.nn.precision import widened
-from unhinge.results.json import plain
+from unhinge.results.json import JsonRecord, plain
 from unhinge.results.lock import only_writer
 from unhinge.results.sealed import SealError, read_sealed, remove_leftovers, write_atomically, write_sealed
 from unhinge.training import checkpoint
@@ -42,7 +41,7 @@ class Interrupted(Exception):
 
 
 NON_FINITE = "the loss is not finite any more"
-Progress = Callable[[int, int, dict[str, Any] | None], None]  # steps done, steps in all, the record of an epoch
+Progress = Callable[[int, int, JsonRecord | None], None]  # steps done, steps in all, the record of an epoch
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,13 @@ class Run:
 
     folder: Path
     recipe: Recipe
-    records: list[dict[str, Any]]
+    records: list[JsonRecord]
     stopped: str | None = None
     complaints: tuple[str, ...] = ()  # damaged checkpoints that were passed over
     warnings: tuple[str, ...] = ()  # what is not as it was when the run began, and may change its last bits
 
     @property
-    def last(self) -> dict[str, Any]:
+    def last(self) -> JsonRecord:
         return self.records[-1]
 
 
@@ -269,13 +268,13 @@ class _Training:
         if self.ended and self.epoch < self.recipe.epochs:
             raise Interrupted(f"saved after step {self.step} of epoch {self.epoch + 1}")
 
-    def _record(self, stopped: str | None) -> dict[str, Any]:
+    def _record(self, stopped: str | None) -> JsonRecord:
         """What is known after the epoch, or at the step it stopped at."""
         # Stopped at the first step of an epoch, nothing was seen, and 0 would be a false report.
         loss, right, norms, seen = self.running.tolist() if self.step else (math.nan, math.nan, math.nan, 1.0)
         self.processes.synchronize(self.network)
         weight = prototypes_of(self.network)
-        record: dict[str, Any] = {
+        record: JsonRecord = {
             "epoch": self.epoch + 1,
             "lr": learning_rate(self.recipe, self.epoch),
             "train_loss": loss / seen,
@@ -334,7 +333,7 @@ class _Training:
             ) from None
         return int(standing["records"])
 
-    def _take(self, standing: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def _take(self, standing: JsonRecord, tensors: dict[str, Tensor]) -> None:
         epoch, step, records = (standing[name] for name in ("epoch", "step", "records"))
         if not (0 <= epoch <= self.recipe.epochs and 0 <= step < max(self.steps, 1) and epoch <= records <= epoch + 1):
             raise ValueError(f"epoch {epoch}, step {step}, {records} records")
@@ -365,11 +364,11 @@ class _Training:
                     ) from None
                 self._export(name, self.log.records[-1])
 
-    def _export(self, name: str, record: dict[str, Any]) -> None:
+    def _export(self, name: str, record: JsonRecord) -> None:
         about = {"recipe": json.loads(self.recipe.to_json()), "record": plain(record, names=True)}
         checkpoint.write_tensors(self.folder / f"{name}.safetensors", self.network.state_dict(), about)
 
-    def _end(self, progress: Progress | None, record: dict[str, Any], stopped: str) -> Run:
+    def _end(self, progress: Progress | None, record: JsonRecord, stopped: str) -> Run:
         if progress is not None:
             progress(self.epoch * self.steps + self.step, self.recipe.epochs * self.steps, record)
         return self._run(stopped)
@@ -431,8 +430,8 @@ def _compared(path: Path) -> tuple[str, ...]:
     return (f"this run began on another machine or build ({'; '.join(changed)}): its last bits may differ.",)
 
 
-def _described(recipe: Recipe, material: Material) -> dict[str, Any]:
-    about: dict[str, Any] = {
+def _described(recipe: Recipe, material: Material) -> JsonRecord:
+    about: JsonRecord = {
         "data": recipe.data,
         "train_images": len(material.train),
         "test_images": len(material.test),
@@ -445,5 +444,5 @@ def _described(recipe: Recipe, material: Material) -> dict[str, Any]:
     return about
 
 
-def _write_json(path: Path, value: Any) -> None:
+def _write_json(path: Path, value: object) -> None:
     write_atomically(path, (json.dumps(value) + "\n").encode())

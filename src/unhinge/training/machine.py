@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
+
+from unhinge.results.json import JsonRecord
 
 __all__ = ["differences", "machine", "total_memory", "using_threads"]
 
@@ -29,7 +30,7 @@ def using_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def machine() -> dict[str, Any]:
+def machine() -> JsonRecord:
     """Threads, torch's build and the CPU's instructions, as they are now; kept beside a run.
 
     Example:
@@ -51,7 +52,7 @@ def total_memory() -> int | None:
         return None
 
 
-def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def differences(then: JsonRecord, now: JsonRecord) -> list[str]:
     """What is not as it was when a run began, in words; nothing where the same bits can be expected.
 
     Example:

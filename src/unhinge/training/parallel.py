@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from unhinge.extras import needed_for
 from unhinge.training.shared_norm import share_batch_norm
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["SingleProcess", "Processes", "FabricProcesses", "processes"]
 
@@ -56,7 +59,7 @@ class SingleProcess:
 class FabricProcesses:
     """Processes, devices and precision by Lightning Fabric."""
 
-    def __init__(self, fabric: Any) -> None:
+    def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
         self.rank: int = fabric.global_rank
         self.count: int = fabric.world_size
@@ -72,7 +75,9 @@ class FabricProcesses:
         self.fabric.backward(loss)
 
     def total(self, value: Tensor) -> Tensor:
-        return self.fabric.all_reduce(value.detach().clone(), reduce_op="sum")
+        total = self.fabric.all_reduce(value.detach().clone(), reduce_op="sum")
+        assert isinstance(total, Tensor)
+        return total
 
     def synchronize(self, model: nn.Module) -> None:
         # Running means of batch norm are each process's own until the next forward pass shares them.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from unhinge.metrics import reliability_diagram, score_histogram
+from unhinge.results.json import JsonRecord
 from unhinge.results.look import COLORS, head_line, new_figure, styled
 from unhinge.training.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["draw_curves", "draw_evaluation"]
 
@@ -25,7 +29,7 @@ PANELS: tuple[tuple[str, bool, tuple[tuple[str, str], ...]], ...] = (
 )
 
 
-def draw_curves(records: Sequence[Mapping[str, Any]], title: str) -> Any:
+def draw_curves(records: Sequence[JsonRecord], title: str) -> Figure:
     """Loss, accuracy, norms, angles and neural collapse over epochs."""
     with styled():
         figure = new_figure(10, 5.6)
@@ -47,7 +51,7 @@ def draw_curves(records: Sequence[Mapping[str, Any]], title: str) -> Any:
     return figure
 
 
-def draw_evaluation(evaluation: Evaluation, title: str) -> Any:
+def draw_evaluation(evaluation: Evaluation, title: str) -> Figure:
     """The reliability diagram, and a histogram of each score if there was an unknown set."""
     count = 1 + len(evaluation.scores)
     with styled():

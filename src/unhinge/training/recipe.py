@@ -8,6 +8,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -182,7 +183,7 @@ class Recipe:
         return cls.of(settings)
 
     @classmethod
-    def of(cls, settings: dict[str, Any]) -> Recipe:
+    def of(cls, settings: Mapping[str, object]) -> Recipe:
         """A recipe from named settings, each of the type its field has."""
         known = {field.name: str(field.type) for field in fields(cls)}
         for name in settings:
@@ -207,7 +208,7 @@ def _fits(value: object, kind: str) -> bool:
     return isinstance(value, str) and (kind.startswith("str") or kind in ("Loss", "Head"))
 
 
-def _as_typed(value: Any, kind: str) -> Any:
+def _as_typed(value: object, kind: str) -> Any:  # checked against the type by Recipe itself
     """JSON writes 1.0 as 1 where it likes to, and tuples as lists; equal recipes shall be the same text."""
     if kind.startswith("tuple") and isinstance(value, list):
         return tuple(value)

@@ -14,7 +14,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from unhinge.training.recipe import Recipe, RecipeError
 
@@ -37,6 +37,8 @@ __all__ = [
 
 Scale = Literal["quick", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("quick", "small", "paper")
+Settings: TypeAlias = dict[str, Any]  # fields of a Recipe by name; the recipe checks their values
+
 PAPER_BATCH = 256  # the paper's penalties are of the sum over a batch of this size
 
 # Training images of a class, and classes. Those of digits differ by a few, so there it is about.
@@ -52,7 +54,7 @@ CHARACTERS: Mapping[str, int] = {"21-7E": 94}
 
 # ---- what is done about the loss ------------------------------------------------------------------------------------
 
-_KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+_KINDS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "ce": ("CE", {}),
     "pal": ("PAL", {"loss": "unhinged", "head": "pal"}),
     "fnpal": ("FNPAL", {"loss": "unhinged", "head": "fnpal"}),
@@ -109,7 +111,7 @@ class Method:
         parts += ["rescaled"] if self.rescale else []
         return ", ".join(parts)
 
-    def changes(self, batch: int) -> dict[str, Any]:
+    def changes(self, batch: int) -> Settings:
         """The settings of a recipe with batches of this size.
 
         The paper sums the penalty over its batch beside a mean of losses: a batch half as large needs twice the
@@ -213,7 +215,7 @@ _STEPS = {"cifar10": (2000, 2000), "cifar100": (4800, 4800), "imagenet100": (480
 _MEASUREMENTS = 10  # at the small scale: the test images outnumber the training images
 
 
-def recipe_of(setting: Setting, method: Method, scale: str = "quick", **changes: Any) -> Recipe:
+def recipe_of(setting: Setting, method: Method, scale: str = "quick", **changes: object) -> Recipe:
     """The recipe of a method on a task at a scale; `changes` are settings of the recipe to be set otherwise.
 
     Example:
@@ -223,27 +225,28 @@ def recipe_of(setting: Setting, method: Method, scale: str = "quick", **changes:
     """
     if scale not in SCALES:
         raise RecipeError(f"there is no scale {scale!r}. Choose one of: {', '.join(SCALES)}.")
-    task = {"data": setting.data, "imbalance": setting.imbalance, "label_noise": setting.label_noise}
-    start = {"quick": _quick, "small": _small, "paper": _paper}[scale](setting.data, task)
-    return replace(start, **{**method.changes(changes.get("batch", start.batch)), **changes})
+    task = Recipe(data=setting.data, imbalance=setting.imbalance, label_noise=setting.label_noise)
+    start = {"quick": _quick, "small": _small, "paper": _paper}[scale](task)
+    settings: Settings = dict(changes)
+    return replace(start, **method.changes(settings.get("batch", start.batch)) | settings)
 
 
-def _paper(data: str, task: dict[str, Any]) -> Recipe:
-    model, epochs = _PAPER[data]
-    return Recipe(**task, model=model, epochs=epochs, batch=PAPER_BATCH, lr=0.1, weight_decay=5e-4)
+def _paper(task: Recipe) -> Recipe:
+    model, epochs = _PAPER[task.data]
+    return replace(task, model=model, epochs=epochs, batch=PAPER_BATCH, lr=0.1, weight_decay=5e-4)
 
 
-def _small(data: str, task: dict[str, Any]) -> Recipe:
+def _small(task: Recipe) -> Recipe:
     # Width 16 gives 128 features: enough for a simplex of 100 classes, which takes 99.
-    even = int(task["imbalance"] is None)
-    largest, steps = _LARGEST[data][even], _STEPS[data][even]
-    recipe = Recipe(**task, largest=largest, shrink=2, augment=False, model="resnet18", width=16, batch=128, lr=0.1)
+    even = int(task.imbalance is None)
+    largest, steps = _LARGEST[task.data][even], _STEPS[task.data][even]
+    recipe = replace(task, largest=largest, shrink=2, augment=False, model="resnet18", width=16, batch=128, lr=0.1)
     epochs = math.ceil(steps / math.ceil(train_images(recipe) / recipe.batch))
     return replace(recipe, epochs=epochs, measure_every=max(1, epochs // _MEASUREMENTS))
 
 
-def _quick(data: str, task: dict[str, Any]) -> Recipe:
-    return Recipe(**{**task, "data": "digits"}, model="convnet", width=16, epochs=25, batch=64, lr=0.05)
+def _quick(task: Recipe) -> Recipe:
+    return replace(task, data="digits", model="convnet", width=16, epochs=25, batch=64, lr=0.05)
 
 
 def train_images(recipe: Recipe) -> int:

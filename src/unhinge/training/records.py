@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from unhinge.results.json import plain
+from unhinge.results.json import JsonRecord, plain
 from unhinge.results.sealed import SealError, seal, unseal, write_atomically
 from unhinge.results.tables import as_csv
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 __all__ = ["epoch_seconds", "read_records", "seconds_spent", "Log"]
 
-Record = dict[str, Any]
 
-
-def read_records(folder: Path, first: int | None = None) -> list[Record]:
+def read_records(folder: Path, first: int | None = None) -> list[JsonRecord]:
     """The records of a run, in order; a :class:`SealError` names the line that is not what was written.
 
     Arguments:
@@ -53,17 +54,18 @@ class Log:
             )
         self.times = _read(folder / "times.jsonl")
         self._write()
-        self._board: Any = _tensorboard(folder, keep) if tensorboard else None
+        self._board = _tensorboard(folder, keep) if tensorboard else None
 
-    def add(self, record: Mapping[str, Any], **times: float) -> None:
+    def add(self, record: Mapping[str, object], **times: float) -> None:
         """Append a record, on the disk before this returns."""
         self.records.append(plain(record, names=True))
         self.times.append(plain({"epoch": record.get("epoch"), **times}, names=True))
         self._write()
-        if self._board is not None:
-            self._write_to_tensorboard(record)
+        self._write_to_tensorboard(record)
 
-    def _write_to_tensorboard(self, record: Mapping[str, Any]) -> None:
+    def _write_to_tensorboard(self, record: Mapping[str, object]) -> None:
+        if self._board is None:
+            return
         try:
             for name, value in record.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "epoch":
@@ -79,11 +81,11 @@ class Log:
         write_atomically(self.folder / "times.jsonl", _sealed(self.times))
 
 
-def _sealed(records: list[Record]) -> bytes:
+def _sealed(records: list[JsonRecord]) -> bytes:
     return "".join(seal(record) + "\n" for record in records).encode()
 
 
-def _read(path: Path, first: int | None = None) -> list[Record]:
+def _read(path: Path, first: int | None = None) -> list[JsonRecord]:
     if not path.is_file():
         return []
     lines = path.read_bytes().splitlines()[:first]
@@ -93,7 +95,7 @@ def _read(path: Path, first: int | None = None) -> list[Record]:
         raise SealError(f"{error} Put the file back, or start over in another folder.") from None
 
 
-def _tensorboard(folder: Path, keep: int) -> Any:
+def _tensorboard(folder: Path, keep: int) -> SummaryWriter | None:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import dash
 import numpy as np
@@ -116,7 +115,7 @@ def _results(app: dash.Dash, folder: Path) -> None:
     )
 
     @app.callback(Output("results-body", "children"), Input("request-results", "data"), prevent_initial_call=True)
-    def show(asked: dict[str, Any] | None) -> Any:
+    def show(asked: dict[str, object] | None) -> object:
         given = asked or {}
         state, _ = from_address(str(given.get("search") or ""), all_controls())
         item = state.word("item") if state.view == "results" else ""
@@ -127,7 +126,7 @@ def _results(app: dash.Dash, folder: Path) -> None:
             return html.P(SORRY, role="alert")
 
 
-def _look(given: Any) -> str:
+def _look(given: object) -> str:
     return given if given in THEMES else "light"
 
 
@@ -149,7 +148,7 @@ def answer_text(search: str, look: str) -> str:
     return f"{start[:-1]}, {shown[1:]}"  # one object of both
 
 
-def shown_record(state: State, look: str) -> dict[str, Any]:
+def shown_record(state: State, look: str) -> dict[str, object]:
     """Words, figures and code of a state; every number in it is finite, since JSON has no other."""
     view = next(view for view in VIEWS if view.key == state.view)
     solved = solve(state)

@@ -4,7 +4,8 @@ than solving."""
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from unhinge.results.look import COLORS, DARK_COLORS
 from unhinge.web.panels import Curve, Moving, Panel, Slot
@@ -17,10 +18,11 @@ THEMES = {
     "dark": {"paper": "#1b1f25", "ink": "#e4e7eb", "grid": "#353b44", "faint": "#9aa3ad"},
 }
 LEGEND = 280  # pixels beside the axis in a panel on a laptop
+Plotly: TypeAlias = dict[str, Any]  # a part of a figure as Plotly's JSON has it
 DASHES = {"line": "solid", "dashed": "dash", "dotted": "dot", "marks": "solid"}
 
 
-def figure(panel: Panel, slot: Slot, theme: str = "light", player: bool = False) -> dict[str, Any]:
+def figure(panel: Panel, slot: Slot, theme: str = "light", player: bool = False) -> Plotly:
     """The figure of a panel, with axis labels, in the colours of a theme; `player` adds buttons to moving pictures,
     for pages that have none of their own (Plotly's are slow to draw).
 
@@ -57,7 +59,7 @@ def figure(panel: Panel, slot: Slot, theme: str = "light", player: bool = False)
     return {"data": [_trace(curve, theme) for curve in panel.curves], "layout": layout}
 
 
-def _layout(colors: dict[str, str]) -> dict[str, Any]:
+def _layout(colors: dict[str, str]) -> Plotly:
     return {
         "paper_bgcolor": colors["paper"],
         "plot_bgcolor": colors["paper"],
@@ -69,7 +71,7 @@ def _layout(colors: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _axis(label: str, colors: dict[str, str]) -> dict[str, Any]:
+def _axis(label: str, colors: dict[str, str]) -> Plotly:
     return {
         "title": {"text": label, "font": {"size": 11}},
         "ticklabeloverflow": "allow",  # else each label is measured, at a fifth of the time of drawing
@@ -91,9 +93,9 @@ def _y(panel: Panel) -> list[float]:
     return [y for curve in panel.curves for y in curve.y if y is not None and y > 0]
 
 
-def _log(values: list[float]) -> dict[str, Any]:
+def _log(values: list[float]) -> Plotly:
     """A logarithmic axis that shows the curves, not the last digits of rounding, with numbers at 1, 2, 5 if short."""
-    axis: dict[str, Any] = {"type": "log", "exponentformat": "power"}
+    axis: Plotly = {"type": "log", "exponentformat": "power"}
     if not values:
         return axis
     low, high = math.log10(min(values)), math.log10(max(values))
@@ -102,9 +104,9 @@ def _log(values: list[float]) -> dict[str, Any]:
     return axis | {"range": [low - spare, high + spare]} | ({"dtick": "D2"} if high - low < 1.5 else {})
 
 
-def _trace(curve: Curve, theme: str) -> dict[str, Any]:
+def _trace(curve: Curve, theme: str) -> Plotly:
     color = PALETTES[theme][curve.color % len(PALETTES[theme])]
-    trace: dict[str, Any] = {
+    trace: Plotly = {
         "type": "scatter",
         "name": curve.name,
         "showlegend": curve.listed,
@@ -118,12 +120,12 @@ def _trace(curve: Curve, theme: str) -> dict[str, Any]:
     return trace | {"mode": "lines", "line": {"color": color, "width": width, "dash": DASHES[curve.style]}}
 
 
-def _level(value: float, colors: dict[str, str]) -> dict[str, Any]:
+def _level(value: float, colors: dict[str, str]) -> Plotly:
     line = {"color": colors["faint"], "width": 1, "dash": "dot"}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "line": line}
 
 
-def _level_name(name: str, value: float, log: bool, colors: dict[str, str]) -> dict[str, Any]:
+def _level_name(name: str, value: float, log: bool, colors: dict[str, str]) -> Plotly:
     return {
         "text": name,
         "xref": "paper",
@@ -136,12 +138,12 @@ def _level_name(name: str, value: float, log: bool, colors: dict[str, str]) -> d
     }
 
 
-def _moment(value: float, colors: dict[str, str]) -> dict[str, Any]:
+def _moment(value: float, colors: dict[str, str]) -> Plotly:
     line = {"color": colors["faint"], "width": 1.2, "dash": "dashdot"}
     return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": value, "x1": value, "line": line}
 
 
-def _moment_name(name: str, value: float, log: bool, colors: dict[str, str]) -> dict[str, Any]:
+def _moment_name(name: str, value: float, log: bool, colors: dict[str, str]) -> Plotly:
     return {
         "text": name,
         "yref": "paper",
@@ -156,21 +158,21 @@ def _moment_name(name: str, value: float, log: bool, colors: dict[str, str]) -> 
     }
 
 
-def _moving_figure(moving: Moving, slot: Slot, theme: str, player: bool) -> dict[str, Any]:
+def _moving_figure(moving: Moving, slot: Slot, theme: str, player: bool) -> Plotly:
     colors = THEMES[theme]
     axes = len(moving.frames[0][0]) if moving.frames and moving.frames[0] else 2
     deep = axes == 3
     data = []
     for place, (name, color, symbol) in enumerate(moving.groups):
         star = symbol == "star"
-        marker: dict[str, Any] = {
+        marker: Plotly = {
             "color": PALETTES[theme][color % len(PALETTES[theme])],
             "size": (7 if deep else 13) if star else (3 if deep else 6),
             "symbol": ("diamond" if deep else "star") if star else "circle",
             "opacity": 1 if star else 0.6,
             "line": {"width": 1 if star else 0, "color": colors["ink"]},
         }
-        trace: dict[str, Any] = {
+        trace: Plotly = {
             "type": "scatter3d" if deep else "scatter",
             "mode": "markers",
             "name": name,
@@ -208,13 +210,13 @@ def _moving_figure(moving: Moving, slot: Slot, theme: str, player: bool) -> dict
         {"name": str(i), "data": [_coordinates(group) for group in frame], "traces": list(range(len(moving.groups)))}
         for i, frame in enumerate(moving.frames)
     ]
-    drawn: dict[str, Any] = {"data": data, "layout": layout, "frames": frames}
+    drawn: Plotly = {"data": data, "layout": layout, "frames": frames}
     if not player:
         drawn["player"] = {"moments": list(moving.moments), "unit": moving.unit, "first": moving.first}
     return drawn
 
 
-def _trails(moving: Moving, theme: str, deep: bool) -> list[dict[str, Any]]:
+def _trails(moving: Moving, theme: str, deep: bool) -> list[Plotly]:
     """The way each prototype takes, as a thin line that stays."""
     trails = []
     for place, (name, color, symbol) in enumerate(moving.groups):
@@ -222,20 +224,20 @@ def _trails(moving: Moving, theme: str, deep: bool) -> list[dict[str, Any]]:
             continue
         way = [[frame[place][axis][0] for frame in moving.frames] for axis in range(len(moving.frames[0][place]))]
         line = {"color": PALETTES[theme][color % len(PALETTES[theme])], "width": 2 if deep else 1.2}
-        shown: dict[str, Any] = {"showlegend": False, "hoverinfo": "skip", "opacity": 0.55, "name": f"way of {name}"}
+        shown: Plotly = {"showlegend": False, "hoverinfo": "skip", "opacity": 0.55, "name": f"way of {name}"}
         trails.append(
             {"type": "scatter3d" if deep else "scatter", "mode": "lines", "line": line} | shown | _coordinates(way)
         )
     return trails
 
 
-def _coordinates(group: Any) -> dict[str, list[float]]:
+def _coordinates(group: Sequence[Sequence[float]]) -> dict[str, list[float]]:
     names = ("x", "y", "z")[: len(group)]
     points = {name: list(axis) for name, axis in zip(names, group, strict=True)}
     return points if len(group) > 1 else points | {"y": [0.0] * len(points["x"])}
 
 
-def _buttons(colors: dict[str, str], deep: bool) -> dict[str, Any]:
+def _buttons(colors: dict[str, str], deep: bool) -> Plotly:
     play = {
         "frame": {"duration": 60, "redraw": deep},
         "transition": {"duration": 0},
@@ -262,7 +264,7 @@ def _buttons(colors: dict[str, str], deep: bool) -> dict[str, Any]:
     }
 
 
-def _time_slider(moving: Moving, colors: dict[str, str], deep: bool) -> dict[str, Any]:
+def _time_slider(moving: Moving, colors: dict[str, str], deep: bool) -> Plotly:
     jump = {"mode": "immediate", "frame": {"duration": 0, "redraw": deep}, "transition": {"duration": 0}}
     steps = [
         {"label": f"{moment:,.6g}", "method": "animate", "args": [[str(i)], jump]}

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 from unhinge.web.controls import Control, written
 from unhinge.web.lessons import LESSONS
@@ -184,7 +183,7 @@ def refusal(words: str) -> str:
     return f'<div class="headline bad" role="alert"><strong>{escape(words[:1].upper() + words[1:])}</strong></div>'
 
 
-def spec(controls: Mapping[str, Sequence[Control]]) -> dict[str, Any]:
+def spec(controls: Mapping[str, Sequence[Control]]) -> dict[str, object]:
     """What the browser needs to know of the controls: their defaults and how sliders map to values."""
     return {
         view: {

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hmac
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import dash
 from flask import Flask, Response, redirect, request
 from werkzeug.exceptions import HTTPException
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 __all__ = ["deadline", "guard"]
 
@@ -28,7 +31,7 @@ NO_TOKEN = "This page needs the token that unhinge explore printed: open the who
 
 
 @contextmanager
-def deadline(environ: Mapping[str, Any], seconds: float) -> Iterator[None]:
+def deadline(environ: WSGIEnvironment, seconds: float) -> Iterator[None]:
     """Reading a request ends after so many seconds, however slowly its bytes drip; what is missing is then an error."""
     wire: socket.socket | None = environ.get("werkzeug.socket")  # none in a test without a server
 

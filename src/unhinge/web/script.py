@@ -36,7 +36,7 @@ class Script:
 
     def __init__(self, *lines: str, names: Mapping[str, object] | None = None) -> None:
         """Run the lines; `names` are there before."""
-        self.names: dict[str, Any] = dict(names or {})
+        self.names: dict[str, object] = dict(names or {})
         self.text = "\n".join(lines)
         exec(_compiled(self.text), self.names)
 

@@ -10,9 +10,12 @@ import socketserver
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from werkzeug.serving import BaseWSGIServer
 
 __all__ = ["Server", "is_local", "serve"]
 
@@ -25,7 +28,7 @@ LONGEST_HEAD = 20.0  # seconds for the first lines of a request
 class Server:
     """A server that is ready: `run()` answers until `stop()`."""
 
-    server: Any
+    server: BaseWSGIServer
     url: str
 
     def run(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from unhinge.results.json import JsonRecord
 
 __all__ = ["is_study", "numbers_of", "orderings_of"]
 
@@ -17,7 +18,7 @@ def is_study(files: Sequence[str]) -> bool:
     return "table.csv" in files and "recipe.json" in files
 
 
-def orderings_of(recipe: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
+def orderings_of(recipe: JsonRecord) -> list[tuple[str, str, str, str, str]]:
     """Statement, who claims it, where, the verdict at this scale, and the difference with its test."""
     rows = []
     for ordering in recipe.get("orderings") or []:

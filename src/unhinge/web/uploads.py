@@ -6,7 +6,6 @@ import hashlib
 import io
 import zipfile
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +83,7 @@ def read_npz(raw: bytes) -> Start:
     return Start(torch.from_numpy(features), torch.from_numpy(weight), torch.from_numpy(whole))
 
 
-def _numbers(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _numbers(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{name} must hold numbers, got {array.dtype}.")
     plain = np.ascontiguousarray(array, dtype=np.float64)

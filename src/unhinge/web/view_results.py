@@ -7,7 +7,7 @@ import csv
 import html as escape
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 from flask import Response, abort, send_from_directory
 
+from unhinge.results.json import JsonRecord
 from unhinge.results.sealed import SealError, read_sealed, unseal
 from unhinge.web.controls import text
 from unhinge.web.figures import figure
@@ -46,7 +47,7 @@ class Item:
 
     name: str  # its folder, relative to the folder of results
     kind: str  # figure, study (of trained networks) or run
-    recipe: Mapping[str, Any]
+    recipe: JsonRecord
 
 
 def _message(words: str) -> Component:
@@ -138,7 +139,7 @@ def _holds(item: Item) -> bool | None:
     return all(isinstance(check, dict) and check.get("holds") is True for check in checks)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Component:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str | Component]]) -> Component:
     return html.Div(
         html.Table(
             [
@@ -169,7 +170,7 @@ def _errata(item: Item) -> list[tuple[str, str, str, str]]:
 def _files(folder: Path, item: Item) -> Component:
     place = folder / item.name
     names = sorted(f.name for f in place.iterdir() if f.is_file() and f.suffix in SHOWN)
-    links: list[Any] = ["Files: "]
+    links: list[Component | str] = ["Files: "]
     for name in names:
         links += [html.A(name, href=_url(item, name), target="_blank"), " · "]
     return html.P(links[:-1], className="small")
@@ -262,7 +263,7 @@ def _curves(path: Path, name: str, look: str) -> list[Component]:
     return graphs
 
 
-def _graph(name: str, title: str, drawn: Mapping[str, Any]) -> Component:
+def _graph(name: str, title: str, drawn: JsonRecord) -> Component:
     config: Any = {"displayModeBar": False, "responsive": True}
     return html.Article(
         [html.Div(html.H2(title), className="panel-head"), dcc.Graph(figure=drawn, config=config, className="graph")],
@@ -291,15 +292,15 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return []
 
 
-def _float(given: Any) -> float | None:
+def _float(given: object) -> float | None:
     try:
-        value = float(given)
+        value = float(given)  # type: ignore[arg-type]  # whatever it is: what is no number is answered below
     except (TypeError, ValueError):
         return None
     return value if math.isfinite(value) else None
 
 
-def _records(folder: Path) -> tuple[list[dict[str, Any]], str]:
+def _records(folder: Path) -> tuple[list[JsonRecord], str]:
     """The records of a run as far as their checksums hold, and what is wrong with the next line, or nothing."""
     log = folder / "log.jsonl"
     try:
@@ -308,7 +309,7 @@ def _records(folder: Path) -> tuple[list[dict[str, Any]], str]:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         return [], f"log.jsonl cannot be read: {error.strerror}."
-    records: list[dict[str, Any]] = []
+    records: list[JsonRecord] = []
     for number, line in enumerate(lines, start=1):
         try:
             records.append(unseal(line, f"Line {number} of log.jsonl"))
@@ -347,7 +348,7 @@ def _run_sheet(folder: Path, item: Item, look: str) -> list[Component]:
     return [*parts, _files(folder, item)]
 
 
-def _run_line(item: Item, records: Sequence[Mapping[str, Any]]) -> str:
+def _run_line(item: Item, records: Sequence[JsonRecord]) -> str:
     if not records:
         return "No epoch has been written yet."
     line = f"{len(records)} epochs"
@@ -356,8 +357,8 @@ def _run_line(item: Item, records: Sequence[Mapping[str, Any]]) -> str:
     return line + (f"; test accuracy {known[-1]:.4f} in the end, {max(known):.4f} at best" if known else "")
 
 
-def _flat(recipe: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
+def _flat(recipe: JsonRecord) -> list[tuple[str, object]]:
+    pairs: list[tuple[str, object]] = []
     for key, value in recipe.items():
         if isinstance(value, dict):
             pairs += [(f"{key}.{name}", inner) for name, inner in value.items()]
@@ -366,7 +367,7 @@ def _flat(recipe: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return pairs
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.5g}"
     return "-" if value is None else str(value)[:300]

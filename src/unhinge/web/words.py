@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["LEAD", "duration", "exponent_text", "plain", "share", "threshold"]
-
-LEAD = "2/(C-2)"
+__all__ = ["duration", "exponent_text", "plain", "share", "threshold"]
 
 
 def plain(value: float, digits: int = 3) -> str:

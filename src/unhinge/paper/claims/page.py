@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from unhinge.paper.claims.errata import ERRATA
-from unhinge.paper.claims.registry import CORRECTED, FAILS, FALSE, HOLDS, Claim, claims
+from unhinge.paper.claims.registry import CORRECTED, FAILS, FALSE, HOLDS, Claim, ClaimRecord, claims
 from unhinge.paper.numbers import printed_statement
 from unhinge.results.sealed import SealError, checked
 
@@ -41,20 +41,20 @@ PARTS = ("Lemma", "Theorem 2", "Corollary 3", "Theorem 4", "Corollary 5", "Theor
 REST = "the rest"
 
 
-def read_claims(folder: Path) -> list[dict[str, Any]]:
+def read_claims(folder: Path) -> list[ClaimRecord]:
     """The verdicts that ``unhinge verify --out`` left there, where they are what was written."""
     path = folder / "claims.json"
     try:
         records = json.loads(path.read_bytes())
         if not isinstance(records, list):
             raise SealError(f"{path} holds no list of verdicts.")
-        return [checked(record, str(path)) for record in records]
+        return [cast(ClaimRecord, checked(record, str(path))) for record in records]
     except (ValueError, RecursionError) as error:
         words = str(error) if isinstance(error, SealError) else f"{path} is cut off or damaged: it is no JSON."
         raise SealError(f"{words} `unhinge verify --out {folder}` makes it again.") from None
 
 
-def claims_section(records: Sequence[Mapping[str, Any]]) -> str:
+def claims_section(records: Sequence[ClaimRecord]) -> str:
     """HTML of the records that ``unhinge verify --out`` wrote into claims.json.
 
     Example:
@@ -103,7 +103,7 @@ def _radios(kind: str, counts: Mapping[str, int]) -> str:
     )
 
 
-def _claim(record: Mapping[str, Any], claim: Claim | None) -> str:
+def _claim(record: ClaimRecord, claim: Claim | None) -> str:
     printed, ours = _number(record["printed_residual"]), _number(record["our_residual"])
     facts = [("claim", record["claim"])]
     if claim is not None:

@@ -6,10 +6,15 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from unhinge.paper.claims.registry import Record
-from unhinge.results.look import BLUE, DPI, INK, ORANGE, new_figure, styled
+from unhinge.results.look import BLUE, DPI, INK, ORANGE, PlotOptions, new_figure, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from unhinge.paper.claims.pictures import Picture
 
 __all__ = ["draw", "draw_all"]
 
@@ -47,12 +52,11 @@ def draw(record: Record, folder: Path, seed: int = 0) -> Path | None:
     return path
 
 
-def _picture(axis: Any, picture: Any) -> None:
+def _picture(axis: Axes, picture: Picture) -> None:
     for line in picture.lines:
-        style = {"linestyle": "none", "marker": "o", "markersize": 3.5} if line.marks else {}
-        axis.plot(
-            line.x, line.y, color=COLORS[line.role], label=line.label, **({"linestyle": DASHES[line.role]} | style)
-        )
+        style: PlotOptions = {"color": COLORS[line.role], "label": line.label, "linestyle": DASHES[line.role]}
+        style |= {"linestyle": "none", "marker": "o", "markersize": 3.5} if line.marks else {}
+        axis.plot(line.x, line.y, **style)
     if picture.log_x:
         axis.set_xscale("log")
     if picture.log_y:
@@ -63,7 +67,7 @@ def _picture(axis: Any, picture: Any) -> None:
     axis.legend(fontsize=7)
 
 
-def _residuals(axis: Any, record: Record) -> None:
+def _residuals(axis: Axes, record: Record) -> None:
     """Residual per problem, log scale; zeros sit at the foot, what is undefined at the top."""
     claim = record.claim
     finite = [x for x in (*record.printed, *record.ours, claim.tolerance) if 0 < x < math.inf]
@@ -83,7 +87,7 @@ def _residuals(axis: Any, record: Record) -> None:
     axis.set_yscale("log")
     if math.inf in record.printed:
         axis.annotate("undefined", (1, top), textcoords="offset points", xytext=(6, -3), fontsize=7)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.locator_params(axis="x", integer=True)
     axis.set_xlabel("random problem")
     axis.set_ylabel("residual")
     axis.set_title(textwrap.fill(f"against: {claim.oracle}", 55), fontsize=8)

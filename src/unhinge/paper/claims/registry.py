@@ -21,11 +21,22 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import torch
 
-__all__ = ["Check", "Claim", "Formula", "Record", "SharperCheck", "Undefined", "claim", "claims", "record_of"]
+__all__ = [
+    "Check",
+    "Claim",
+    "ClaimRecord",
+    "Formula",
+    "Record",
+    "SharperCheck",
+    "Undefined",
+    "claim",
+    "claims",
+    "record_of",
+]
 
 Formula = Callable[..., Any]
 Check = Callable[[torch.Generator, Formula], float]
@@ -210,7 +221,27 @@ def claims() -> tuple[Claim, ...]:
     return tuple(sorted(_CLAIMS.values(), key=place))
 
 
-def record_of(record: Record) -> dict[str, Any]:
+class ClaimRecord(TypedDict):
+    """What claims.json has of a claim."""
+
+    id: str
+    claim: str
+    where: str
+    verdict: str
+    printed_residual: float | None  # null where it is not finite
+    printed_undefined: str | None  # why
+    our_residual: float | None
+    tolerance: float
+    sharper_residual: float | None
+    sharper_tolerance: float | None
+    remark: str | None
+    errata: list[int]
+    severity: str | None
+    problems: int
+    oracle: str
+
+
+def record_of(record: Record) -> ClaimRecord:
     """A record as plain values for JSON; a residual that is not finite becomes null, with the reason beside it."""
     claim = record.claim
     return {

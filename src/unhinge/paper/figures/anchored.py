@@ -65,7 +65,7 @@ def anchored_decay(scale: Scale, seed: int) -> Outcome:
     ends = [curve.exact["error"][-1] for curve in curves]
     checks = [
         agreement(summary),
-        *(rate_check(curve, "error", curve.path.rate().item(), 0.1) for curve in curves[4:]),
+        *(rate_check(curve, "error", curve.path.rate(), 0.1) for curve in curves[4:]),
         Check(
             "at lambda = 0 the error halves when the steps double", abs(halving - 0.5) < 0.01, f"ratio {halving:.4f}"
         ),

@@ -83,7 +83,7 @@ def imbalance(scale: Scale, seed: int) -> Outcome:
             abs(plain.exact["accuracy"][-1] - share) < 1e-12,
             f"{plain.exact['accuracy'][-1]:.4f} against {share:.4f}, after {max(plain.exact['accuracy']):.4f}",
         ),
-        rate_check(plain, "distance", plain.path.rate().item(), 0.05),
+        rate_check(plain, "distance", plain.path.rate(), 0.05),
         Check(
             "weights n^(-1/2) keep every class", cured.exact["accuracy"][-1] == 1, f"{cured.exact['accuracy'][-1]:.4f}"
         ),
@@ -156,7 +156,7 @@ def noise(scale: Scale, seed: int) -> Outcome:
             apart < 1e-9,
             f"largest difference {apart:.2g}",
         ),
-        rate_check(curves[0], "distance", curves[0].path.rate().item(), 0.05),
+        rate_check(curves[0], "distance", curves[0].path.rate(), 0.05),
     ]
     return Outcome(rows, summary, checks, {"lr": 0.2, "rho": [0, 0.2, 0.5, 0.8], "slow_down": factors, "steps": last})
 
@@ -203,7 +203,7 @@ def momentum(scale: Scale, seed: int) -> Outcome:
     apart = torch.hypot((plain[0] - strong.features).norm(), (plain[1] - strong.weight).norm()).item()
     checks = [
         agreement(summary),
-        *(rate_check(curve, "distance", curve.path.rate().item(), 0.05) for curve in curves[2:]),
+        *(rate_check(curve, "distance", curve.path.rate(), 0.05) for curve in curves[2:]),
         Check(
             "momentum 0.9 is up to ten times as fast", 6 < rates[2] / rates[0] < 10, f"{rates[2] / rates[0]:.3f} times"
         ),

@@ -128,11 +128,12 @@ def agreement(summary: Summary, tolerance: float = 1e-6) -> Check:
     return Check("simulated SGD lies on the exact curve in every panel", worst < tolerance, f"{worst:.2g}{beside}")
 
 
-def rate_check(curve: Curves, key: str, predicted: float, tolerance: float) -> Check:
+def rate_check(curve: Curves, key: str, rate: Tensor, tolerance: float) -> Check:
     """That the curve falls (or grows) at the predicted rate over the last quarter shown.
 
     The simulation may end earlier; its own last rate is given beside.
     """
+    predicted = rate.item()
     measured, simulated = fitted_rate(curve.steps, curve.exact[key]), fitted_rate(curve.marks, curve.sgd[key])
     return Check(
         f"{curve.case.name}: {key.replace('_', ' ')} follows exp({predicted:.4g} step)",

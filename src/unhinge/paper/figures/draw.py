@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from unhinge.extras import needed_for
 from unhinge.paper.figures.registry import Panel, Row
 from unhinge.results.look import COLORS, DASHES, FAINT, GRAY, INK, MARKERS, ORANGE, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 __all__ = ["draw", "pretty"]
 
@@ -35,7 +40,7 @@ def draw(
     footnote: str = "",
     columns: int = 3,
     deviations: Mapping[str, str] | None = None,
-) -> Any:
+) -> Figure:
     """The figure of a table; `deviations`: by panel, how far the simulation lies off, printed in its corner."""
     with needed_for("a figure"):
         from matplotlib.figure import Figure
@@ -97,7 +102,7 @@ def _wrapped_evenly(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width)
 
 
-def _key(kinds: set[str], line: Any) -> list[Any]:
+def _key(kinds: set[str], line: type[Line2D]) -> list[Line2D]:
     entries = []
     if "exact" in kinds:
         entries.append(line([], [], color=GRAY, label="line: exact"))
@@ -112,7 +117,7 @@ def _key(kinds: set[str], line: Any) -> list[Any]:
     return entries
 
 
-def _curves(axis: Any, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[str, str]]) -> None:
+def _curves(axis: Axes, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[str, str]]) -> None:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.kind, row.series), []).append(row)
@@ -157,7 +162,7 @@ def _yscale(panel: Panel, rows: Sequence[Row]) -> str:
     return "linear" if panel.yscale == "log" and narrow else panel.yscale
 
 
-def _zoom(axis: Any, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[str, str]]) -> None:
+def _zoom(axis: Axes, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[str, str]]) -> None:
     """The last part of the steps again, in an inset with its own axes."""
     assert panel.zoom is not None
     first = max(row.step for row in rows) * (1 - panel.zoom)

@@ -3,7 +3,6 @@ r"""Free features and prototypes with decay: over :math:`\gamma`, learning rates
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from unhinge.paper.figures.registry import Check, Outcome, Panel, experiment
 from unhinge.paper.figures.scale import Scale
 from unhinge.paper.figures.simulate import Case, Curves, accuracy, follow, grid, state_distance
 from unhinge.paper.notation import projections
+from unhinge.theory import Path
 
 
 def _panels(features: str, weight: str, floor: float = 1e-12) -> tuple[Panel, ...]:
@@ -47,7 +47,7 @@ def _measure(
     }
 
 
-def _own_direction(path: Any) -> tuple[Tensor, Tensor]:
+def _own_direction(path: Path) -> tuple[Tensor, Tensor]:
     """The limits of H/|H| and of W/|W|."""
     limit = path.direction()
     return limit.features / limit.features.norm(), limit.weight / limit.weight.norm()
@@ -80,11 +80,11 @@ def regularized_gamma(scale: Scale, seed: int) -> Outcome:
     zero, _, _, best, beyond = curves
     kept = parts.plus_2.features.norm().item()
     rows = tabulate(curves, FIXED)
-    rate, growth = best.path.rate(), beyond.path.growth().item()
+    rate, growth = best.path.rate(), beyond.path.growth()
     rows += slope_of(best, "feature_error", rate) + slope_of(best, "weight_error", rate)
     for key in ("feature_norm", "weight_norm"):
         seen = sum(value < 1e4 * beyond.exact[key][0] for value in beyond.exact[key])  # the axis ends soon after
-        rows += slope(key, beyond.case.name, growth, beyond.steps[:seen], beyond.exact[key][:seen])
+        rows += slope(key, beyond.case.name, growth.item(), beyond.steps[:seen], beyond.exact[key][:seen])
     rows += level("feature_error", "the mean that stays at gamma=0", kept, last)
     summary = summarize(curves, FIXED)
     still = zero.path.limit().features - limit[0]
@@ -138,7 +138,7 @@ def regularized_lr(scale: Scale, seed: int) -> Outcome:
     ends = [curve.exact["feature_error"][-1] for curve in curves]
     checks = [
         agreement(summary),
-        *(rate_check(curve, "feature_error", curve.path.rate().item(), 0.1) for curve in curves[2:]),
+        *(rate_check(curve, "feature_error", curve.path.rate(), 0.1) for curve in curves[2:]),
         Check("larger rates converge faster", ends == sorted(ends, reverse=True), ", ".join(f"{e:.3g}" for e in ends)),
     ]
     return Outcome(rows, summary, checks, {"lr": [c.case.lr for c in curves], "decay": decay, "steps": last})
@@ -179,9 +179,9 @@ def regularized_decay(scale: Scale, seed: int) -> Outcome:
     norms = [curve.exact["feature_norm"][-1] for curve in curves]
     checks = [
         agreement(summary),
-        rate_check(curves[0], "weight_norm", curves[0].path.growth().item(), 0.05),
-        rate_check(curves[4], "weight_norm", curves[4].path.growth().item(), 0.05),
-        rate_check(at, "feature_error", at.path.rate().item(), 0.1),
+        rate_check(curves[0], "weight_norm", curves[0].path.growth(), 0.05),
+        rate_check(curves[4], "weight_norm", curves[4].path.growth(), 0.05),
+        rate_check(at, "feature_error", at.path.rate(), 0.1),
         Check("in the flow, the direction is the same at every decay", spread < 1e-9, f"{spread:.2g}"),
         Check(
             "norms are ordered by the decay", norms == sorted(norms, reverse=True), f"{norms[0]:.3g} to {norms[-1]:.3g}"
@@ -225,7 +225,7 @@ def regularized_scale(scale: Scale, seed: int) -> Outcome:
     listed = ", ".join(f"{rate:.3g}" for rate in rates)
     checks = [
         agreement(summary),
-        *(rate_check(curves[k], "state_error", curves[k].path.rate().item(), 0.1) for k in (3, 4, 6)),
+        *(rate_check(curves[k], "state_error", curves[k].path.rate(), 0.1) for k in (3, 4, 6)),
         Check(
             "up to s = 1 larger s is faster (flow rates over the critical decay)",
             rates[:5] == sorted(rates[:5]),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,7 +27,7 @@ from unhinge.paper.figures.registry import Experiment, find, list_experiments
 from unhinge.paper.figures.scale import Scale, as_scale
 from unhinge.results.environment import environment
 from unhinge.results.folders import writable
-from unhinge.results.json import plain
+from unhinge.results.json import JsonRecord, plain
 from unhinge.results.look import save
 from unhinge.results.sealed import SealError, read_sealed, write_sealed
 
@@ -48,7 +47,7 @@ class Result:
 
     id: str
     folder: Path
-    recipe: dict[str, Any]
+    recipe: JsonRecord
     reused: bool = False
 
     @property
@@ -118,7 +117,7 @@ def results(out: str | Path) -> list[Result]:
     return kept
 
 
-def _recipe(folder: Path) -> dict[str, Any] | None:
+def _recipe(folder: Path) -> JsonRecord | None:
     """The recipe.json in a folder of ours; None where there is none, or where it or a table beside it is damaged."""
     try:
         recipe = read_sealed(folder / "recipe.json", older=True)
@@ -174,7 +173,7 @@ def _make_one(job: Job, scale: Scale) -> Result:
     write_summary(outcome.summary, partial / "summary.csv")
     printed = deviations(outcome.summary)
     save(draw(outcome.rows, entry.panels, entry.claim, footnote, entry.columns, printed), partial)
-    recipe: dict[str, Any] = {
+    recipe: JsonRecord = {
         "id": entry.id,
         "label": entry.label,
         "claim": entry.claim,
@@ -222,7 +221,7 @@ def _complete(folder: Path, name: str, scale: Scale, seed: int) -> Result | None
     return Result(name, folder, recipe, reused=True)
 
 
-def _write_recipe(recipe: dict[str, Any], folder: Path) -> None:
+def _write_recipe(recipe: JsonRecord, folder: Path) -> None:
     write_sealed(folder / "recipe.json", plain(recipe), beside=("data.csv", "summary.csv"), indent=2)
 
 

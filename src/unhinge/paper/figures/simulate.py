@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unhinge.theory import LayerPeeled
+from unhinge.theory import LayerPeeled, Path
 
 __all__ = [
     "Case",
@@ -62,13 +61,13 @@ class Case:
             labels, num_classes, self.gamma, self.feature_decay, self.weight_decay, class_weight=self.class_weight
         )
 
-    def path(self, target: Tensor, features: Tensor, weight: Tensor) -> Any:
+    def path(self, target: Tensor, features: Tensor, weight: Tensor) -> Path:
         """The exact iterates of the simulated optimizer."""
         problem = self.problem(target, len(weight))
         solve = problem.anchored_descent if self.anchored else problem.descent
         return solve(features, weight, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov)
 
-    def flow(self, target: Tensor, features: Tensor, weight: Tensor) -> Any:
+    def flow(self, target: Tensor, features: Tensor, weight: Tensor) -> Path:
         """Gradient flow at the same rate, whose time is the number of steps."""
         problem = self.problem(target, len(weight))
         return (problem.anchored if self.anchored else problem.flow)(features, weight, lr=self.lr)
@@ -79,7 +78,7 @@ class Curves:
     """Measured values by quantity, at `steps` along the exact path and at `marks` along the simulation."""
 
     case: Case
-    path: Any
+    path: Path
     steps: list[int]
     marks: list[int]
     exact: dict[str, list[float]] = field(default_factory=dict)
@@ -201,12 +200,13 @@ def follow(
     return curves
 
 
-def _measured_along(path: Any, steps: Sequence[int], measure: Measure) -> dict[str, list[float]]:
+def _measured_along(path: Path, steps: Sequence[int], measure: Measure) -> dict[str, list[float]]:
     values: dict[str, list[float]] = {}
     moments = torch.tensor(list(steps))
     state = path.at(moments[:1])
     for piece in moments.split(max(1, ENTRIES // state.features.numel())):
         state = path.at(piece)
+        assert state.log_scale is not None
         for features, weight, log_scale in zip(state.features, state.weight, state.log_scale, strict=True):
             scale = math.exp(min(log_scale.item(), 600.0))
             for key, value in measure(features * scale, weight * scale).items():

@@ -53,8 +53,8 @@ def unconstrained_gamma(scale: Scale, seed: int) -> Outcome:
     ends = [curve.exact["distance"][-1] for curve in curves]
     checks = [
         agreement(summary),
-        rate_check(best, "distance", best.path.rate().item(), 0.02),
-        rate_check(beyond, "norm", beyond.path.growth().item(), 0.02),
+        rate_check(best, "distance", best.path.rate(), 0.02),
+        rate_check(beyond, "norm", beyond.path.growth(), 0.02),
         Check("1/(C-1) is the fastest gamma", min(ends) == ends[3], f"distance {ends[3]:.3g} at the last step"),
         Check(
             "beyond 2/(C-2) the state ends orthogonal to the aligned limit",
@@ -133,9 +133,9 @@ def unconstrained_decay(scale: Scale, seed: int) -> Outcome:
     )
     checks = [
         agreement(summary),
-        rate_check(curves[0], "weight_norm", curves[0].path.growth().item(), 0.05),
-        rate_check(curves[3], "weight_norm", curves[3].path.growth().item(), 0.05),
-        rate_check(at, "weight_error", at.path.rate().item(), 0.05),
+        rate_check(curves[0], "weight_norm", curves[0].path.growth(), 0.05),
+        rate_check(curves[3], "weight_norm", curves[3].path.growth(), 0.05),
+        rate_check(at, "weight_error", at.path.rate(), 0.05),
         Check(
             "in the flow, alignment is the same at every decay",
             spread < 1e-9,

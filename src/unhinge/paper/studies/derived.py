@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from json import dumps
-from typing import Any
 
+from unhinge.results.json import JsonRecord
 from unhinge.training.decisions import radius_of, reached
 from unhinge.training.recipe import Recipe
 
 __all__ = ["extended"]
 
 
-def extended(result: dict[str, Any]) -> dict[str, Any]:
+def extended(result: JsonRecord) -> JsonRecord:
     """The record of a run with what follows from it.
 
     ``halfway_accuracy``: test accuracy at the middle of training. ``rare_training_accuracy``: mean over the half of the
@@ -45,11 +45,11 @@ def extended(result: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _numbers(curve: Sequence[Any]) -> list[float]:
+def _numbers(curve: Sequence[object]) -> list[float]:
     return [value for value in curve if isinstance(value, (int, float)) and math.isfinite(value)]
 
 
-def _known_spread(shown: Mapping[str, Any]) -> float | None:
+def _known_spread(shown: JsonRecord) -> float | None:
     """From the counts of a histogram over both sets; units and offsets of the scores cancel."""
     known, unknown = shown["known"], shown["unknown"]
     both = [a + b for a, b in zip(known, unknown, strict=True)]

@@ -6,13 +6,19 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from unhinge.metrics import Reliability, reliability_diagram
 from unhinge.paper.studies.study import StudyResult, mean_and_spread
-from unhinge.results.look import COLORS, MARKERS, save, styled
+from unhinge.results.json import JsonRecord
+from unhinge.results.look import COLORS, MARKERS, PlotOptions, save, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["draw_study"]
 
@@ -35,14 +41,14 @@ def draw_study(result: StudyResult, folder: Path) -> None:
         save(figure, folder)
 
 
-def _figure(columns: int, rows: int = 1, width: float = 3.3, height: float = 2.7) -> tuple[Any, Any]:
+def _figure(columns: int, rows: int = 1, width: float = 3.3, height: float = 2.7) -> tuple[Figure, np.ndarray]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows + 0.6), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _footnote(figure: Any, result: StudyResult, more: str = "") -> None:
+def _footnote(figure: Figure, result: StudyResult, more: str = "") -> None:
     done = len(result.measured)
     part = "" if done == result.wanted else f" {done} of {result.wanted} runs so far."
     data = ", ".join(dict.fromkeys(cell.recipe.data for cell in result.cells))
@@ -58,7 +64,7 @@ def _footnote(figure: Any, result: StudyResult, more: str = "") -> None:
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _dots(result: StudyResult) -> Any:
+def _dots(result: StudyResult) -> Figure:
     """A table as dots: a row of the table is a line of dots, with the paper's number as a cross where there is one."""
     columns = result.columns
     wide = len(columns) if len(columns) < 6 else 4
@@ -73,7 +79,7 @@ def _dots(result: StudyResult) -> Any:
     return figure
 
 
-def _fit(result: StudyResult) -> Any:
+def _fit(result: StudyResult) -> Figure:
     """The first three quantities one above the other, so that one sees with what a test accuracy goes together."""
     shown = result.study.quantities[:3]
     figure, axes = _figure(len(result.columns), len(shown), 2.7, 0.3 * len(result.rows) + 0.8)
@@ -91,7 +97,7 @@ def _fit(result: StudyResult) -> Any:
     return figure
 
 
-def _dots_of(axis: Any, result: StudyResult, column: str, quantity: str, named: bool) -> None:
+def _dots_of(axis: Axes, result: StudyResult, column: str, quantity: str, named: bool) -> None:
     names = result.rows[::-1]
     for height, row in enumerate(names):
         cell = result.cell(row, column)
@@ -99,7 +105,7 @@ def _dots_of(axis: Any, result: StudyResult, column: str, quantity: str, named: 
             continue
         mean, spread = mean_and_spread(result.values(row, column, quantity))
         if not math.isnan(mean):
-            look = {"color": OF_KIND.get(cell.method.kind, COLORS[3]), "marker": "o", "ms": 5, "lw": 1.2}
+            look: PlotOptions = {"color": OF_KIND.get(cell.method.kind, COLORS[3]), "marker": "o", "ms": 5, "lw": 1.2}
             look["capsize"] = 0 if math.isnan(spread) else 2
             look["fillstyle"] = "full" if result.interpolated(row, column) else "none"
             axis.errorbar(100 * mean, height, xerr=0.0 if math.isnan(spread) else 100 * spread, **look)
@@ -114,7 +120,7 @@ def _dots_of(axis: Any, result: StudyResult, column: str, quantity: str, named: 
     axis.set_ylim(-0.6, len(names) - 0.4)
 
 
-def _lines(result: StudyResult) -> Any:
+def _lines(result: StudyResult) -> Figure:
     """Accuracy over the number of steps, one line for each method."""
     figure, axes = _figure(1, 1, 6.2, 3.8)
     axis = axes[0, 0]
@@ -141,7 +147,7 @@ def _lines(result: StudyResult) -> Any:
 # ---- curves ---------------------------------------------------------------------------------------------------------
 
 
-def _band(axis: Any, runs: Sequence[Mapping[str, Any]], key: str, color: str, label: str, factor: float = 1.0) -> None:
+def _band(axis: Axes, runs: Sequence[JsonRecord], key: str, color: str, label: str, factor: float = 1.0) -> None:
     """The mean over seeds, and its spread, of a curve over epochs."""
     curves = [[v if isinstance(v, (int, float)) else math.nan for v in run["curves"][key]] for run in runs]
     if not curves:
@@ -156,7 +162,7 @@ def _band(axis: Any, runs: Sequence[Mapping[str, Any]], key: str, color: str, la
         axis.fill_between(epochs, mean - spread, mean + spread, color=color, alpha=0.18, lw=0)
 
 
-def _curves(result: StudyResult) -> Any:
+def _curves(result: StudyResult) -> Figure:
     """Test accuracy over epochs, and its last quarter again."""
     column = result.columns[0]
     figure, axes = _figure(2, 1, 4.6, 3.4)
@@ -177,7 +183,7 @@ def _curves(result: StudyResult) -> Any:
     return figure
 
 
-def _time(result: StudyResult) -> Any:
+def _time(result: StudyResult) -> Figure:
     """Test accuracy over epochs and over seconds of training, one line of panels for each column."""
     figure, axes = _figure(2, len(result.columns), 4.6, 3.2)
     for line, column in zip(axes, result.columns, strict=True):
@@ -201,16 +207,17 @@ def _time(result: StudyResult) -> Any:
     return figure
 
 
-def _zoom_to_end(end: Any, whole: Any) -> None:
-    last = max((line.get_xdata()[-1] for line in whole.lines), default=1)
+def _zoom_to_end(end: Axes, whole: Axes) -> None:
+    last = max((np.asarray(line.get_xdata())[-1] for line in whole.lines), default=1)
     first = last - max(1, last // 4)
-    seen = [float(y) for line in end.lines for x, y in zip(*line.get_data(), strict=True) if x >= first and y == y]
+    points = ((float(x), float(y)) for line in end.lines for x, y in np.asarray(line.get_data()).T)
+    seen = [y for x, y in points if x >= first and not math.isnan(y)]
     if seen:
         room = 0.08 * (max(seen) - min(seen)) + 0.05
         end.set(xlim=(first, last), ylim=(min(seen) - room, max(seen) + room))
 
 
-def _behaviour(result: StudyResult) -> Any:
+def _behaviour(result: StudyResult) -> Figure:
     """A line of panels for each method: feature norm, loss and accuracy, one curve for each decay."""
     kinds = (
         ("feature_norm", "feature norm", 1.0),
@@ -233,7 +240,7 @@ def _behaviour(result: StudyResult) -> Any:
     return figure
 
 
-def _collapse(result: StudyResult) -> Any:
+def _collapse(result: StudyResult) -> Figure:
     """Accuracy, feature norm, prototype norms and angle until the numbers end."""
     kinds = (
         ("train_accuracy", "training accuracy (%)", 100.0, False),
@@ -258,7 +265,7 @@ def _collapse(result: StudyResult) -> Any:
 # ---- grids of diagrams ----------------------------------------------------------------------------------------------
 
 
-def _reliability(result: StudyResult) -> Any:
+def _reliability(result: StudyResult) -> Figure:
     """A diagram for each cell, over all seeds together: rows are ratios, columns are penalties."""
     figure, axes = _figure(len(result.rows), len(result.columns), 2.6, 2.6)
     for line, column in zip(axes, result.columns, strict=True):
@@ -276,7 +283,7 @@ def _reliability(result: StudyResult) -> Any:
     return figure
 
 
-def _histograms(result: StudyResult) -> Any:
+def _histograms(result: StudyResult) -> Figure:
     """A histogram for each row and score, of the first seed, with the mean FPR95 over seeds."""
     scores = ("softmax", "energy", "norm")
     figure, axes = _figure(len(scores), len(result.rows), 3.0, 1.9)
@@ -311,7 +318,7 @@ def _histograms(result: StudyResult) -> Any:
     return figure
 
 
-DRAWN: Mapping[str, Callable[[StudyResult], Any]] = {
+DRAWN: Mapping[str, Callable[[StudyResult], Figure]] = {
     "table": _dots,
     "fit": _fit,
     "lines": _lines,

@@ -8,12 +8,11 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from unhinge.results.environment import commit
-from unhinge.results.json import plain
+from unhinge.results.json import JsonRecord, plain
 from unhinge.results.sealed import read_sealed, write_sealed
 from unhinge.training import Evaluation, Recipe, RecipeError, evaluate, fit, material_of
 from unhinge.training.machine import machine, using_threads
@@ -53,7 +52,7 @@ class Task:
         return Path(self.runs) / f"{self.name}.json"
 
 
-def measured(task: Task) -> dict[str, Any] | None:
+def measured(task: Task) -> JsonRecord | None:
     """What was measured of it, if that lies there whole; one with unknown images answers for one without."""
     paths = [task.path]
     if task.ood is None:
@@ -62,7 +61,7 @@ def measured(task: Task) -> dict[str, Any] | None:
     return next((result for result in stored if _is_of(result, task.recipe)), None)
 
 
-def _is_of(result: dict[str, Any], recipe: Recipe) -> bool:
+def _is_of(result: JsonRecord, recipe: Recipe) -> bool:
     """Whether a result was made by this recipe; settings that came later had their defaults then."""
     try:
         return Recipe.of(result["recipe"]) == recipe
@@ -70,7 +69,7 @@ def _is_of(result: dict[str, Any], recipe: Recipe) -> bool:
         return False
 
 
-def read_run(path: Path) -> dict[str, Any] | None:
+def read_run(path: Path) -> JsonRecord | None:
     """A file of results, None where there is none; one that was changed is a :class:`SealError` that names it."""
     try:
         result = read_sealed(path)
@@ -79,14 +78,14 @@ def read_run(path: Path) -> dict[str, Any] | None:
     return result if isinstance(result.get("recipe"), dict) else None
 
 
-def follow(task: Task) -> dict[str, Any]:
+def follow(task: Task) -> JsonRecord:
     """Train, evaluate, and write the result; a run that was interrupted is continued."""
     folder = Path(task.runs) / task.recipe.key
     material = material_of(task.recipe, task.data_root)
     began = time.perf_counter()
     run = fit(task.recipe, folder, material=material)
     seconds = seconds_spent(folder)
-    result: dict[str, Any] = {
+    result: JsonRecord = {
         "recipe": asdict(task.recipe),
         "machine": _machine(task.recipe.threads),
         "commit": commit(),
@@ -109,21 +108,21 @@ def follow(task: Task) -> dict[str, Any]:
     return result
 
 
-def _machine(threads: int) -> dict[str, Any]:
+def _machine(threads: int) -> JsonRecord:
     with using_threads(threads):
         return machine()
 
 
-def _lasting(evaluation: Evaluation, accuracies: list[float]) -> dict[str, Any]:
+def _lasting(evaluation: Evaluation, accuracies: list[float]) -> JsonRecord:
     bins = evaluation.reliability
-    kept: dict[str, Any] = {key: value for key, value in evaluation.numbers.items() if key not in ("recipe", "weights")}
+    kept: JsonRecord = {key: value for key, value in evaluation.numbers.items() if key not in ("recipe", "weights")}
     kept["best_accuracy"] = max(accuracies)
     kept["reliability"] = {name: getattr(bins, name).tolist() for name in ("counts", "hits", "totals")}
     kept["histograms"] = {name: _histogram(*pair) for name, pair in evaluation.scores.items()}
     return kept
 
 
-def _histogram(known: torch.Tensor, unknown: torch.Tensor) -> dict[str, Any]:
+def _histogram(known: torch.Tensor, unknown: torch.Tensor) -> JsonRecord:
     low = min(known.min().item(), unknown.min().item())
     high = max(known.max().item(), unknown.max().item())
     counts = [torch.histc(scores.double(), BINS, low, high).int().tolist() for scores in (known, unknown)]

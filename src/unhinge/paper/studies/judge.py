@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 from unhinge.paper.studies.study import Ordering, StudyResult, mean_and_spread
 from unhinge.training.recipes import Method
 
-__all__ = ["LEVEL", "Judgement", "Verdict", "holm", "judge_all"]
+__all__ = ["LEVEL", "Judgement", "OrderingRecord", "Verdict", "holm", "judge_all"]
 
 LEVEL = 0.05
 Verdict = Literal["confirmed", "not confirmed", "undecided", "regime not reached"]
@@ -37,6 +37,11 @@ class Judgement:
     count: tuple[int, int] | None = None  # cases in favour, cases in all
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends, if there are any."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
     def verdict(self) -> Verdict:
         """Never more than the corrected p-value allows."""
         if not self.reached:
@@ -46,7 +51,7 @@ class Judgement:
         if margin is not None:
             if decided:
                 return "confirmed"
-            apart = self.low is not None and self.high is not None and (self.low > margin or self.high < -margin)
+            apart = self.interval is not None and (self.interval[0] > margin or self.interval[1] < -margin)
             return "not confirmed" if apart else "undecided"
         if not decided:
             return "undecided"
@@ -60,9 +65,29 @@ class Judgement:
         if self.count is not None:
             return f"in {self.count[0]} of {self.count[1]} cases{p}, {seeds}"
         interval = ""
-        if self.low is not None and self.high is not None:
-            interval = f" (95 % interval {100 * self.low:+.2f} to {100 * self.high:+.2f})"
+        if self.interval is not None:
+            interval = " (95 % interval {:+.2f} to {:+.2f})".format(*(100 * end for end in self.interval))
         return f"{100 * self.difference:+.2f} points{interval}{p}, {seeds}"
+
+
+class OrderingRecord(TypedDict):
+    """What recipe.json of a study has of a judgement."""
+
+    statement: str
+    claimed_by: str
+    better: str
+    worse: str
+    quantity: str
+    column: str
+    verdict: Verdict
+    text: str
+    difference: float | None
+    interval: tuple[float, float] | None
+    p_value: float | None
+    p_value_alone: float | None
+    margin: float | None
+    cases: tuple[int, int] | None
+    seeds: int
 
 
 def judge_all(result: StudyResult) -> list[Judgement]:

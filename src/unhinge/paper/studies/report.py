@@ -6,8 +6,8 @@ import csv
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from unhinge.paper.studies.judge import OrderingRecord
 from unhinge.paper.studies.registry import STUDIES
 from unhinge.paper.studies.write import read_study
 from unhinge.results.page import picture
@@ -47,7 +47,7 @@ computing.{still} {html.escape(recipe["note"])} <code>{html.escape(recipe["comma
 </section>"""
 
 
-def _orderings(orderings: Sequence[Mapping[str, Any]]) -> str:
+def _orderings(orderings: Sequence[OrderingRecord]) -> str:
     if not orderings:
         return ""
     lines = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from unhinge.data import DataError, load
 from unhinge.paper.studies.cell import Cell
@@ -17,6 +16,7 @@ from unhinge.paper.studies.sweep import Engine, Failure, sweep
 from unhinge.paper.studies.verdicts import write_verdicts
 from unhinge.paper.studies.write import write_runs, write_study
 from unhinge.results.folders import writable
+from unhinge.results.json import JsonRecord
 from unhinge.results.lock import only_writer
 
 __all__ = ["Told", "check_data", "choose_cells", "planned", "reproduce_studies"]
@@ -186,7 +186,7 @@ def _collected(
     study: Study,
     scale: str,
     plan: Sequence[PlannedRun],
-    answers: Mapping[str, dict[str, Any]],
+    answers: Mapping[str, JsonRecord],
     failures: Mapping[str, str],
 ) -> StudyResult:
     """What is measured of a study so far."""

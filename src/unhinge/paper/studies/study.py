@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from unhinge.paper.studies.cell import Cell, Column
+from unhinge.results.json import JsonRecord
 from unhinge.training.recipes import Method
 
 __all__ = ["Ordering", "Study", "StudyResult", "mean_and_spread", "quantity_of"]
@@ -59,7 +60,7 @@ class StudyResult:
     scale: str
     cells: Sequence[Cell]
     seeds: Sequence[int]
-    measured: Mapping[tuple[str, str, int], Mapping[str, Any]]  # (row, column, seed)
+    measured: Mapping[tuple[str, str, int], JsonRecord]  # (row, column, seed)
     failures: Sequence[str] = ()
     whole: int | None = None  # runs of the study, where these cells are only a part of it
 
@@ -86,7 +87,7 @@ class StudyResult:
         """The cell at that place, if the table has one there."""
         return next((cell for cell in self.cells if (cell.row, cell.column) == (row, column)), None)
 
-    def of(self, row: str, column: str) -> list[Mapping[str, Any]]:
+    def of(self, row: str, column: str) -> list[JsonRecord]:
         """What was measured of a cell, seed by seed."""
         return [run for seed in self.seeds if (run := self.measured.get((row, column, seed))) is not None]
 
@@ -106,14 +107,14 @@ class StudyResult:
         return all(said) if said else None
 
 
-def quantity_of(measured: Mapping[str, Any], quantity: str) -> float | None:
+def quantity_of(measured: JsonRecord, quantity: str) -> float | None:
     """A number by its name; parts of nested ones are joined by dots, such as ``ood.energy.fpr95``.
 
     Example:
         >>> quantity_of({"adjusted_accuracy": {"0.5": 0.29}}, "adjusted_accuracy.0.5")
         0.29
     """
-    value: Any = measured
+    value: object = measured
     while isinstance(value, Mapping):
         if quantity in value or "." not in quantity:  # a key may have a dot of its own
             value, quantity = value.get(quantity), ""

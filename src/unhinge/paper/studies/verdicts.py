@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
+from unhinge.paper.studies.judge import OrderingRecord
 from unhinge.paper.studies.study import Study
 from unhinge.paper.studies.write import read_study
 
@@ -36,15 +37,15 @@ def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
     return path
 
 
-def _read(place: Path) -> list[Mapping[str, Any]]:
+def _read(place: Path) -> list[OrderingRecord]:
     try:
         records = read_study(place)["orderings"]
     except (FileNotFoundError, KeyError):
         return []
-    return [record for record in records if isinstance(record, dict) and "text" in record]
+    return [cast(OrderingRecord, record) for record in records if isinstance(record, dict) and "text" in record]
 
 
-def _line(judgement: Mapping[str, Any]) -> str:
+def _line(judgement: OrderingRecord) -> str:
     decided = judgement["verdict"] in ("confirmed", "not confirmed")
     verdict = "**{verdict}**" if decided else "{verdict}"
     return ("- {statement} ({column}; claimed by {claimed_by}): " + verdict + "; {text}").format_map(judgement)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from unhinge.paper.studies.draw import draw_study
-from unhinge.paper.studies.judge import LEVEL, Judgement, judge_all
+from unhinge.paper.studies.judge import LEVEL, Judgement, OrderingRecord, judge_all
 from unhinge.paper.studies.study import StudyResult, mean_and_spread, quantity_of
 from unhinge.results.environment import environment
-from unhinge.results.json import plain
+from unhinge.results.json import JsonRecord, plain
 from unhinge.results.sealed import read_sealed, write_sealed
 from unhinge.results.tables import write_csv
 
@@ -76,19 +75,19 @@ def write_study(result: StudyResult, out: Path, draw: bool = True) -> Path:
     return folder
 
 
-def read_study(place: Path) -> dict[str, Any]:
+def read_study(place: Path) -> JsonRecord:
     """The recipe.json of a study, where it and the tables beside it are what was written; the error says what to do."""
     advice = f"`unhinge reproduce {place.name} --out {place.parent} --collect` makes the tables again from the runs."
     return read_sealed(place / "recipe.json", older=True, advice=advice)
 
 
-def _machines(result: StudyResult) -> list[dict[str, Any]]:
+def _machines(result: StudyResult) -> list[JsonRecord]:
     """The distinct machines, builds and thread counts its runs were made with."""
     distinct = {str(run["machine"]): run["machine"] for run in result.measured.values() if run.get("machine")}
     return list(distinct.values())
 
 
-def _described(judgement: Judgement) -> dict[str, Any]:
+def _described(judgement: Judgement) -> OrderingRecord:
     return {
         "statement": judgement.ordering.statement,
         "claimed_by": "us" if judgement.ordering.ours else "the paper",
@@ -99,7 +98,7 @@ def _described(judgement: Judgement) -> dict[str, Any]:
         "verdict": judgement.verdict,
         "text": judgement.text,
         "difference": judgement.difference,
-        "interval": None if judgement.low is None else [judgement.low, judgement.high],
+        "interval": judgement.interval,
         "p_value": judgement.corrected,  # for the family of this study (Holm)
         "p_value_alone": judgement.p_value,
         "margin": judgement.ordering.margin,
@@ -108,7 +107,7 @@ def _described(judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def _table(result: StudyResult) -> list[dict[str, Any]]:
+def _table(result: StudyResult) -> list[JsonRecord]:
     """One line per cell and quantity: the paper's number and ours, in percent where the quantity is a share."""
     rows = []
     for cell in result.cells:
@@ -137,7 +136,7 @@ def _word(reached: bool | None) -> str:
     return "" if reached is None else "yes" if reached else "no"
 
 
-def _runs(result: StudyResult) -> list[dict[str, Any]]:
+def _runs(result: StudyResult) -> list[JsonRecord]:
     rows = []
     for (row, column, seed), run in result.measured.items():
         summary = {quantity: quantity_of(run, quantity) for quantity in result.study.quantities}
@@ -148,7 +147,7 @@ def _runs(result: StudyResult) -> list[dict[str, Any]]:
     return rows
 
 
-def write_runs(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
+def write_runs(path: Path, results: Mapping[str, JsonRecord]) -> None:
     """A line for each run: its settings, where they are not all the same, and what was measured."""
     settings = {name: value for run in results.values() for name, value in run["recipe"].items()}
     varied = [name for name in settings if len({str(run["recipe"].get(name)) for run in results.values()}) > 1]

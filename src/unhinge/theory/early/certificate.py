@@ -168,11 +168,11 @@ class Certificate:
     resting: bool = False  # whether all rates are zero from here on
     lock: Any = field(default_factory=RLock, repr=False)  # threads that ask at once extend it in turn
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         with self.lock:
             return {**vars(self), "stretches": list(self.stretches), "lock": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, lock=RLock())
 
     def bound(self, time: float) -> float:

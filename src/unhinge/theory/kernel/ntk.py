@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -177,7 +176,7 @@ def empirical_ntk(
 
 def _feature_dim(module: nn.Module, inputs: Tensor) -> int:
     with torch.no_grad():
-        out: Any = module(inputs[:1])
+        out: object = module(inputs[:1])
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 1:
         came = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ValueError(

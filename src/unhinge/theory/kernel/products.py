@@ -97,7 +97,7 @@ def kernel_kind(kernel: Any, features: Tensor, new: int | None = None) -> str:
     return str(kind)
 
 
-def _has_shape(kernel: Any) -> bool:
+def _has_shape(kernel: object) -> bool:
     """A tensor, or what multiplies arrays: a scipy LinearOperator, a sparse matrix."""
     return hasattr(kernel, "shape") and hasattr(kernel, "__matmul__")
 

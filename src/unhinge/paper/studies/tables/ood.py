@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.printed import OOD, OOD_PENALTY, SCORES
@@ -32,7 +31,7 @@ NOTE = (
 )
 
 
-def _cells(table: Mapping[str, Mapping[Method, Any]], data: str, scale: str) -> list[Cell]:
+def _cells(table: Mapping[str, Mapping[Method, Sequence[Sequence[float]]]], data: str, scale: str) -> list[Cell]:
     cells = []
     for method, numbers in table[data].items():
         paper = tuple(
