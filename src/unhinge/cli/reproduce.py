@@ -183,7 +183,7 @@ def reproduce(
     folder = writable(out if out is not None else Path("results") / scale)
     try:
         made = _figures(figures, size, folder, seed, seeds or 1, jobs, collect)
-        studied = (
+        trained = (
             _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect, chosen) if studies else []
         )
     except KeyboardInterrupt:
@@ -198,13 +198,13 @@ def reproduce(
     except (FileNotFoundError, SealError) as error:  # --collect, and nothing is there; or what is there was changed
         refuse(str(error))
     if json:
-        records = [*(_record(result) for result in made), *(_study_record(result, folder) for result in studied)]
+        records = [*(_record(result) for result in made), *(_study_record(result, folder) for result in trained)]
         typer.echo(as_json(records))
     else:
         _print(made)
-        _print_studies(studied, folder)
+        _print_studies(trained, folder)
         typer.echo(f"Figures and tables: {page.parent}/  ·  Report: {page}")
-    if not all(result.holds for result in made) or any(result.failures for result in studied):
+    if not all(result.holds for result in made) or any(result.failures for result in trained):
         raise typer.Exit(1)
 
 
