@@ -88,6 +88,7 @@ def _levenshtein_cosine(size: int, dim: int) -> float:
         return low
     if scale >= math.log(piece(dim, k, high)):
         return high
+    # to the last digit of a cosine
     return float(brentq(lambda s: math.log(piece(dim, k, s)) - scale, low, high, xtol=1e-15))
 
 

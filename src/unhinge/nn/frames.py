@@ -316,7 +316,7 @@ def _balance(rows: Tensor) -> Tensor:
         lengths = (points - center).norm(dim=1, keepdim=True)
         units = (points - center) / lengths
         drift = units.sum(0)
-        if drift.norm() <= 1e-15 * len(points):
+        if drift.norm() <= 1e-15 * len(points):  # the rounding of a sum of so many unit vectors
             break
         curvature = (1 / lengths).sum() * eye - (units / lengths).T @ units
         center = center + torch.linalg.solve(curvature, drift)

@@ -368,6 +368,7 @@ def is_simplex(weight: Tensor) -> bool:
         return False
     gram = weight @ weight.mT
     size = gram.diagonal().mean()
+    # A frame that was rounded to float32 is off by some 1e-7 of its size: 1e-5 allows for that, and for little else.
     simplex = (num_classes * torch.eye(num_classes, dtype=gram.dtype, device=gram.device) - 1) / (num_classes - 1)
     return bool(size > 0) and bool((gram - size * simplex).abs().max() <= 1e-5 * size)
 

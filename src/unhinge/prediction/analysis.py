@@ -263,7 +263,7 @@ def _largest_step(problem: LayerPeeled, lr: float) -> float:
 
 
 def _outcome(growth: float, scale: float) -> str:
-    if abs(growth) <= 1e-12 * scale:
+    if abs(growth) <= 1e-12 * scale:  # a difference of two numbers of size `scale`: the rest is rounding
         return "converges"
     return "diverges" if growth > 0 else "vanishes"
 

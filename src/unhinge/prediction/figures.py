@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 POINTS = 241
+FLOOR = 1e-16  # of a logarithmic axis: below it is rounding, and zero has no place on it
 
 
 def draw(prediction: Prediction, title: str) -> Figure:
@@ -51,7 +52,7 @@ def _times(prediction: Prediction) -> torch.Tensor:
 
 def _distance(axis: Axes, prediction: Prediction, time: torch.Tensor) -> None:
     values = prediction.path.distance(time).double().numpy()
-    axis.plot(time, np.maximum(values, 1e-16), color=BLUE, label="exact")
+    axis.plot(time, np.maximum(values, FLOOR), color=BLUE, label="exact")
     if math.isfinite(prediction.rate):
         slope = values[-1] * np.exp(prediction.rate * (time.numpy() - time[-1].item()))
         shown = slope <= 2
@@ -80,7 +81,7 @@ def _collapse(axis: Axes, prediction: Prediction, time: torch.Tensor) -> None:
     measures = prediction.path.collapse(few)
     names = {"nc1_ratio": "NC1 (ratio)", "nc2_angle_features": "NC2, angles of means", "nc3": "NC3, self-duality"}
     for (key, name), color, marker in zip(names.items(), COLORS, MARKERS, strict=False):
-        values = np.maximum(measures[key].double().numpy(), 1e-16)
+        values = np.maximum(measures[key].double().numpy(), FLOOR)
         known = np.isfinite(values)
         axis.plot(few[known], values[known], color=color, marker=marker, mfc="white", ms=3.5, markevery=4, label=name)
     axis.set(yscale="log", title="neural collapse")

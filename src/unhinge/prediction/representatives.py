@@ -40,6 +40,7 @@ class LimitByClass:
         [eq: minority-collapse]."""
         if not bool(self.means.any()):
             return 0
+        # The limit is computed in float64, to some 1e-14 of its size: 1e-8 is far above that, and below what counts.
         return int(torch.linalg.matrix_rank(self.means, rtol=1e-8))
 
     @property

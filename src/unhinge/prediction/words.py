@@ -82,7 +82,7 @@ def _course(prediction: Prediction) -> str:
     now, peak = course.accuracy[0], course.peak
     first, last = course.window
     words = f"Now {100 * now:.1f} % of the examples are classified right, judged by the means of their classes"
-    if peak > limit + 1e-12:
+    if peak > limit + 1e-12:  # more than the rounding of a share
         until = f" to step {math.ceil(last):,}" if last > first else ""
         kept = f"{'from' if until else 'at'} about step {math.ceil(first):,}{until}"
         return (
@@ -173,6 +173,6 @@ def _gamma(prediction: Prediction) -> str:
             f"{words} The present one, {number(setting.gamma)}, is beyond 2/(C-2) = {number(edge)}, where all "
             "classes end in one direction."
         )
-    if math.isclose(setting.gamma, prediction.best_gamma, rel_tol=1e-6):
+    if math.isclose(setting.gamma, prediction.best_gamma, rel_tol=1e-6):  # typed with six digits
         return f"{words} You already use it."
     return words

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from unhinge.theory.numerics import RESOLUTION
+
 __all__ = ["first_learned"]
 
 GRID = 256  # times looked at before a crossing is narrowed down
@@ -56,7 +58,7 @@ def first_learned(
     for index in known.any(0).nonzero().flatten().tolist():
         first = int(known[:, index].double().argmax())
         low, high = grid[max(first - 1, 0)].item(), grid[first].item()
-        while high > low and (high - low > 1 if discrete else high - low > 4e-16 * high):
+        while high > low and (high - low > 1 if discrete else high - low > RESOLUTION * high):
             inner = torch.linspace(low, high, FINE_GRID, dtype=torch.float64)
             inner = (inner.round() if discrete else inner).unique()
             where = int(reached(inner)[:, index].double().argmax())

@@ -14,7 +14,12 @@ from torch import Tensor
 __all__ = [
     "CHUNK",
     "EPS",
+    "HUGE",
+    "LARGEST_EXPONENT",
+    "LAST_STEP",
     "NOISE",
+    "RESOLUTION",
+    "TINY",
     "differentiable_time",
     "falling",
     "first_time_below",
@@ -28,6 +33,14 @@ __all__ = [
 ]
 
 EPS = torch.finfo(torch.float64).eps
+RESOLUTION = 4e-16  # two eps and less: times whose relative distance is smaller than this have no float64 between them
+
+# In the place of a zero that something is divided by, or whose logarithm is taken, and of an infinity that may meet a
+# zero. Nothing that is asked for is smaller or larger, and float64 (2.2e-308 to 1.8e308) has room beyond both.
+TINY, HUGE = 1e-300, 1e300
+
+LARGEST_EXPONENT = 700.0  # e^709.8 is the largest float64
+LAST_STEP = 2**62  # half of what int64 counts, so that the sum of two numbers of steps still fits
 
 # A part of the start that cancels in exact arithmetic is left with a few eps of the terms it is a difference of: class
 # sums, vectors of modes and projectors are rounded once each. So many eps of these terms count as nothing. Rounding
@@ -188,7 +201,7 @@ def _refined(
             return low
         before, after = max(place - 1, 0), place if len(below) else min(place + 1, len(grid) - 1)
         low, high = grid[before].item(), grid[after].item()
-        if (discrete and high - low <= (1 if len(below) else 2)) or high - low <= 4e-16 * high:
+        if (discrete and high - low <= (1 if len(below) else 2)) or high - low <= RESOLUTION * high:
             return high if len(below) else None
     return high if len(below) else None
 

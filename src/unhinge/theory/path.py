@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.collapse import collapse_of_state
-from unhinge.theory.numerics import CHUNK, differentiable_time, first_time_below
+from unhinge.theory.numerics import CHUNK, HUGE, LAST_STEP, differentiable_time, first_time_below
 from unhinge.theory.state import State
 from unhinge.theory.types import Number, Time
 from unhinge.theory.validation import check_distances
@@ -161,7 +161,7 @@ def collapse_of_states(path: Path, moments: Tensor, labels: Tensor, num_classes:
 def horizon_of(ends: float | None, discrete: bool) -> float:
     """The last time worth asking about: where the rates end, or as far as steps (int64) and times (float64) count."""
     if ends is None or not math.isfinite(ends):
-        return 2.0**62 if discrete else 1e300
+        return float(LAST_STEP) if discrete else HUGE
     return float(math.ceil(ends)) if discrete else ends
 
 

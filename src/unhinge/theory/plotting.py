@@ -85,7 +85,7 @@ def _moments(path: Path) -> Tensor:
         end = path.time_to(0.01).item()
     except ValueError:
         end = math.inf
-    end = end if 0 < end < 1e12 else 100.0
+    end = end if 0 < end < 1e12 else 100.0  # beyond, the axis would show nothing but the start
     moments = torch.linspace(0, 1.2 * end, TIMES, dtype=torch.float64)
     return moments.round().unique().long() if path.discrete else moments
 

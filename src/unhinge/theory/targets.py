@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unhinge.theory.numerics import widened
+from unhinge.theory.numerics import CHUNK, widened
 from unhinge.theory.types import Labels
 from unhinge.theory.validation import as_label_tensor, check_counts, check_labels, check_num_classes, check_soft_labels
 
@@ -185,7 +185,7 @@ def _soft(target: Tensor) -> SoftTargets:
         basis, factor = torch.linalg.qr(rows)
         return SoftTargets(basis, None, factor, labels)
     basis = torch.empty_like(rows)
-    for part in parts_of(rows, room=1 << 22):
+    for part in parts_of(rows, room=CHUNK):
         basis[part] = torch.linalg.solve_triangular(first.mT, rows[part], upper=True, left=False)
     second = torch.linalg.cholesky(basis.mT @ basis).mT
     eye = torch.eye(len(second), dtype=torch.float64)

@@ -24,6 +24,9 @@ from unhinge.nn.three_numbers import Rule
 
 __all__ = ["ManyClassHead"]
 
+ROWS_ASKED = 1 << 12  # classes whose neighbors are searched for together
+ROWS_DRAWN = 1 << 14  # rows drawn together
+
 
 class ManyClassHead(nn.Module):
     r"""A linear classifier with its own exact SGD, at a cost per step that does not depend on the number of classes.
@@ -199,8 +202,8 @@ class ManyClassHead(nn.Module):
         if not 1 <= k < self.num_classes:
             raise ValueError(f"k must lie between 1 and {self.num_classes - 1}, the number of other classes, got {k}.")
         nearest = []
-        for first in range(0, self.num_classes, 1 << 12):
-            index = torch.arange(first, min(first + (1 << 12), self.num_classes), device=self.store.own.device)
+        for first in range(0, self.num_classes, ROWS_ASKED):
+            index = torch.arange(first, min(first + ROWS_ASKED, self.num_classes), device=self.store.own.device)
             near = self.predict(self.rows(index), k + 1).classes
             # Without the class itself, which need not be among its own k + 1: then the last one goes.
             others = near != index[:, None]
@@ -449,8 +452,8 @@ def _drawn(
     width = in_features + bias
     kept = torch.empty(shards.stop - shards.start, width, dtype=dtype, device=drawn_on)
     # In blocks, so that a process that owns a tenth of the rows does not need memory for all of them.
-    for first in range(0, shards.num_classes, 1 << 14):
-        count = min(1 << 14, shards.num_classes - first)
+    for first in range(0, shards.num_classes, ROWS_DRAWN):
+        count = min(ROWS_DRAWN, shards.num_classes - first)
         block = torch.empty(count, width, dtype=dtype, device=drawn_on).uniform_(-bound, bound, generator=generator)
         low, high = max(first, shards.start), min(first + count, shards.stop)
         if low < high:

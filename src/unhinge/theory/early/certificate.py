@@ -36,6 +36,7 @@ from unhinge.theory.early.norms import Norms, Weights
 
 __all__ = ["BATCH", "Certificate", "Forcing"]
 
+LARGEST_NORM = 1e100  # products of three norms still fit float64; nothing is claimed beyond
 BATCH = 256  # nodes measured at once, at most
 FIRST_BATCH = 16  # and at first: a large problem may not go further
 GIVE_UP = 4.0  # relative errors beyond this say nothing
@@ -57,7 +58,7 @@ class Forcing:
         distance."""
         push = block.push
         loss, weights = self.loss, self.weights
-        if not (distance < 1e100 and bias < 1e100):
+        if not (distance < LARGEST_NORM and bias < LARGEST_NORM):
             return math.inf, math.inf
         far_h, far_w = self.scales[0] * distance, self.scales[1] * distance
         head, body, many = at["head"], at["body"], weights.examples**0.5
@@ -212,7 +213,7 @@ class Certificate:
         logs = self.log_norm(moments).tolist()
         norms = vars(self.measure(moments))
         table = torch.stack([norms[name].double() for name in norms], 1)
-        usable = (torch.isfinite(table).all(1) & (table < 1e100).all(1)).tolist()
+        usable = (torch.isfinite(table).all(1) & (table < LARGEST_NORM).all(1)).tolist()
         rows = [dict(zip(norms, row, strict=True)) for row in table.tolist()]
         for k, (start, stop) in enumerate(pairwise(nodes)):
             if math.isinf(stop):
@@ -240,7 +241,7 @@ class Certificate:
             drift = block.drift[0] * self.drive, block.drift[1] * self.drive
             at = self.forcing.between(first, last, (first_order, second_order), drift, block.curve)
             forces = self.forcing(at, distance, bias, block)
-            for _ in range(40):
+            for _ in range(40):  # each round raises the guess by a thousandth at least, so that rounding cannot stop it
                 reached = block.highest(now.error, now.buffer, forces[0])
                 other = max(now.bias, block.bias_end(now.bias, now.bias_buffer, forces[1])[0])
                 if reached <= distance and other <= bias:

@@ -17,6 +17,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from unhinge.theory.numerics import LARGEST_EXPONENT
+
 __all__ = ["LossAtZero", "binary_cross_entropy", "cross_entropy", "focal", "squared_error"]
 
 
@@ -39,7 +41,7 @@ class LossAtZero:
 
 # Functions of the radius are parts of a path, and a path can be pickled: so they are named, not written in place.
 def _softmax_peak(largest: float, apart: float, temperature: float, radius: float) -> float:
-    return min(1.0, largest * math.exp(min(apart * radius / temperature, 700.0)))
+    return min(1.0, largest * math.exp(min(apart * radius / temperature, LARGEST_EXPONENT)))
 
 
 def _softmax_curvature(largest: float, apart: float, temperature: float, radius: float) -> float:
@@ -167,8 +169,8 @@ def _focal_curvature(a: float, b: float, high: float, g: float) -> float:
 
 def _focal_norm(start: float, focus: float, radius: float) -> float:
     """Each factor is monotone in p, so its range on a short interval of p lies between its ends."""
-    reach = math.sqrt(2) * radius
-    low, high = start * math.exp(-min(reach, 700.0)), min(1.0, start * math.exp(min(reach, 700.0)))
+    reach = min(math.sqrt(2) * radius, LARGEST_EXPONENT)
+    low, high = start * math.exp(-reach), min(1.0, start * math.exp(reach))
     edges = [low * (high / low) ** (k / PIECES) for k in range(PIECES)] + [high]
     return max(_focal_curvature(a, b, high, focus) for a, b in pairwise(edges))
 

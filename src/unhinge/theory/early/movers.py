@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from unhinge.theory.linear.momentum import Momentum
+from unhinge.theory.numerics import LARGEST_EXPONENT, TINY
 from unhinge.theory.schedules import Schedule
 
 __all__ = ["AnchoredMover", "Block", "Linear", "MomentumMover", "Mover", "PlainMover"]
@@ -32,6 +33,7 @@ FINE = 0.02  # inside a block the path moves by at most two percent of itself
 FIRST = (
     1 / 64
 )  # blocks start at this part of their full length, so that the first moments are not bounded by later ones
+FAR = 300.0  # turns and fades are cut here: the bounds made of their exponentials are beyond all use, and stay finite
 PATIENCE = 400.0  # units of 1/omega after which a decaying path is crossed in blocks that lengthen with time
 
 
@@ -169,7 +171,9 @@ class Linear:
         unit = 1.0 if self.discrete else self._unit(start, slow)
         length = max(unit, start / 4)
         turn = slow * self.turn(start, start + unit) / unit
-        if self.even and turn * length > FINE:  # the turn is proportional to the length: no need to search
+        # The turn is proportional to the length where the rates are even: no need to search. A little less than the
+        # quotient, so that its rounding does not start the search below.
+        if self.even and turn * length > FINE:
             length = max(1.0, math.floor(FINE / turn)) if self.discrete else FINE / turn * (1 - 1e-12)
         while slow * self.turn(start, start + length) > FINE and not (self.discrete and length <= 1):
             length = max(1.0, math.floor(length / 1.5)) if self.discrete else length / 1.5
@@ -182,7 +186,7 @@ class Linear:
         ahead = 1.0
         while self.turn(start, start + ahead) * slow > FINE * FIRST:
             ahead /= 4
-        while self.turn(start, start + 4 * ahead) * slow <= FINE * FIRST and ahead < 1e18:
+        while self.turn(start, start + 4 * ahead) * slow <= FINE * FIRST and ahead < 1e18:  # beyond all times asked for
             ahead *= 4
         return ahead
 
@@ -211,12 +215,12 @@ class PlainMover:
     def block(self, start: float, stop: float) -> Block:
         linear = self.linear
         clock_h, clock_w = linear.clocks(start, stop)
-        growth = math.exp(min(self._log_growth(start, stop), 700.0))
+        growth = math.exp(min(self._log_growth(start, stop), LARGEST_EXPONENT))
         high = max(1.0, growth)
-        turn, fade = min(linear.turn(start, stop), 300.0), min(linear.decays[0] * clock_h, 300.0)
+        turn, fade = min(linear.turn(start, stop), FAR), min(linear.decays[0] * clock_h, FAR)
         first = min(math.expm1(turn), 1 + high)
         second = min(turn**2 * math.exp(turn), 4 * high)
-        curve = math.exp(min(4 * turn, 700.0)) * (1 / 8 if linear.even or not linear.discrete else 1 / 2)
+        curve = math.exp(min(4 * turn, LARGEST_EXPONENT)) * (1 / 8 if linear.even or not linear.discrete else 1 / 2)
         if not linear.together:  # the generator itself may turn inside the block: no chord, but the first displacement
             second, curve = first, 1.0
         a, b = linear.scales
@@ -250,7 +254,7 @@ class PlainMover:
         if not linear.discrete:  # the largest eigenvalue of the symmetric part; decays only help
             return linear.sigma * (clock_h * b / a + clock_w * a / b) / 2
         if any(rate.max() * decay > 2 for rate, decay in zip(linear.rates(start, stop), linear.decays, strict=True)):
-            return 700.0  # steps that overshoot: nothing is claimed
+            return LARGEST_EXPONENT  # steps that overshoot: nothing is claimed
         return linear.sigma * (clock_h * b / a + clock_w * a / b)
 
 
@@ -264,11 +268,9 @@ class AnchoredMover:
     @property
     def scales(self) -> tuple[float, float]:
         rate_h, rate_w = (schedule.peak.item() for schedule in self.linear.schedules)
-        return (
-            (math.sqrt(rate_h), math.sqrt(rate_w))
-            if rate_h > 0 and rate_w > 0
-            else (max(math.sqrt(rate_h), 1e-150), 1.0)
-        )
+        if rate_h > 0 and rate_w > 0:
+            return math.sqrt(rate_h), math.sqrt(rate_w)
+        return max(math.sqrt(rate_h), math.sqrt(TINY)), 1.0
 
     @property
     def discrete(self) -> bool:
@@ -291,7 +293,7 @@ class AnchoredMover:
 
     @property
     def _unit(self) -> float:
-        highest = self.linear.schedules[0].peak.item() * max(self.linear.schedules[0].shape.highest, 1e-300)
+        highest = self.linear.schedules[0].peak.item() * max(self.linear.schedules[0].shape.highest, TINY)
         return 1 / highest if math.isfinite(highest) and highest > 0 else 1.0
 
     @property
@@ -302,7 +304,7 @@ class AnchoredMover:
     def block(self, start: float, stop: float) -> Block:
         linear, (a, b) = self.linear, self.scales
         clock_h, clock_w = linear.clocks(start, stop)
-        fade = min(linear.decays[0] * clock_h, 300.0)
+        fade = min(linear.decays[0] * clock_h, FAR)
         first, second = min(math.expm1(fade), 2.0), min(fade**2 * math.exp(fade), 4.0)
         return Block(
             push=(clock_h / a, clock_w / b),

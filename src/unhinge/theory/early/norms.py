@@ -21,7 +21,7 @@ from torch import Tensor
 __all__ = ["Norms", "Residuals", "Weights", "measure", "spectral_norm", "summarize_residuals", "unseen_residuals"]
 
 EXACT_SIZE = 64  # matrices up to this side get their spectral norm from eigenvalues
-GRAM_SIZE = 2048
+GRAM_SIZE = 2048  # and a matrix that comes alone up to this one: its eigenvalues then take a second or two
 LARGEST_ENTRY = 1e70  # of a state: sums of squares of products of two entries fit float64
 
 

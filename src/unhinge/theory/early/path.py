@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unhinge.theory.early.certificate import Certificate
 from unhinge.theory.learned import first_learned
+from unhinge.theory.numerics import LARGEST_EXPONENT
 from unhinge.theory.path import Path
 from unhinge.theory.state import State
 from unhinge.theory.types import Number, Time
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["EarlyPath"]
 
 ROUNDING = 64  # units in the last place that a state may be off: what the exact path itself promises
-LATEST = 1e15
+LATEST = 1e15  # of the times looked at: 1e15 + 1 is still another float64
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -85,7 +86,7 @@ class EarlyPath:
             horizon = math.inf if certificate.resting else nodes[-1]
             return self._like(torch.tensor(horizon, dtype=torch.float64))
         low, high = nodes[last], nodes[last + 1]
-        while high - low > (1 if self.discrete else 1e-12 * high):
+        while high - low > (1 if self.discrete else 1e-12 * high):  # the last digits of a bound mean nothing
             middle = math.floor((low + high) / 2) if self.discrete else (low + high) / 2
             low, high = (middle, high) if self._bounds([middle])[0] <= tolerance else (low, middle)
         return self._like(torch.tensor(low, dtype=torch.float64))
@@ -206,9 +207,9 @@ class EarlyPath:
         """An absolute bound over a norm given by its logarithm, rounded upwards."""
         if absolute == 0:
             return 0.0
-        if not math.isfinite(absolute) or not -700 < log < 700:
+        if not math.isfinite(absolute) or not -LARGEST_EXPONENT < log < LARGEST_EXPONENT:
             return math.inf
-        return absolute / math.exp(log) * (1 + 1e-9)
+        return absolute / math.exp(log) * (1 + 1e-9)  # above the rounding of a logarithm of 700, 1e-13
 
     @cached_property
     def _settled(self) -> float:

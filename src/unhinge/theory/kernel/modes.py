@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.keeping import kept
-from unhinge.theory.numerics import EPS, NOISE, falling, safe_divide, safe_sqrt
+from unhinge.theory.numerics import EPS, NOISE, TINY, falling, safe_divide, safe_sqrt
 
 __all__ = ["Coordinates", "DampedModes", "FreeModes", "Modes", "RelativeMotion", "relative_motion"]
 
@@ -164,7 +164,7 @@ class DampedModes:
         theta, size = self.theta[:, None], self.theta.abs().max()
         fixed = -safe_divide(self.drive, theta)
         moving = torch.where((theta < 0) | self.growing[:, None], self.start - fixed, 0.0)
-        noise = NOISE * EPS * (self.start.detach().norm() + self.drive.detach().norm() / size.clamp(min=1e-300))
+        noise = NOISE * EPS * (self.start.detach().norm() + self.drive.detach().norm() / size.clamp(min=TINY))
         present = moving.detach().norm(dim=-1) > noise
         still, drift = torch.where(theta == 0, self.start, fixed), torch.where(theta == 0, self.drive, 0.0)
         constant = Coordinates(theta.new_ones(()), still, still)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.linear.products import ordered_products
-from unhinge.theory.linear.symbols import HUGE, step_rates, until_rest
-from unhinge.theory.numerics import log_abs1p
+from unhinge.theory.linear.symbols import SATURATED, step_rates, until_rest
+from unhinge.theory.numerics import LAST_STEP, TINY, log_abs1p
 from unhinge.theory.schedules import Constant, Shape
 from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps
@@ -140,7 +140,7 @@ class MomentumSymbol:
             log, product = ordered_products(
                 lambda start, stop: self.matrices(step_rates(self.shape, start + 1, stop + 1), omega),
                 later,
-                max(0, math.ceil(min(self.shape.settles, 2.0**62)) - 1),
+                max(0, math.ceil(min(self.shape.settles, LAST_STEP)) - 1),
             )
             value = product[..., 0, 0] * z + product[..., 0, 1] * b
         started = (time > 0)[..., None]
@@ -163,7 +163,7 @@ class MomentumSymbol:
         square = slope**2 - 4 * at_one
         root = torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
         # The root nearer to 1 as a quotient: (root - slope) / 2 would cancel where the step is small, which is usual.
-        small = torch.where(slope > 0, -2 * at_one / (slope + root).clamp(min=1e-300), (root - slope) / 2)
+        small = torch.where(slope > 0, -2 * at_one / (slope + root).clamp(min=TINY), (root - slope) / 2)
         return Roots(matrix, trace, det, slope, square, root, small)
 
     @property
@@ -197,7 +197,7 @@ class MomentumSymbol:
     def slope(self, time: Tensor, base: Tensor) -> Tensor:
         # Asked only where two eigenvalues coincide, which takes sigma = 0 and equal decays: the slope multiplies sigma
         # and vanishes from every value. The response is a polynomial of degree k in omega, so a symmetric difference
-        # over a width well below 1/k is enough for a derivative of it to be right.
+        # over a width well below 1/k is enough for a derivative of it to be right: of 1e-5 / k its error is 1e-10.
         width = 1e-5 / (1 + time.max().double() if time.numel() else 1.0)
         log = self.values(time, base)[0]
         up_log, up = self.values(time, base + width)
@@ -231,10 +231,10 @@ class MomentumSymbol:
         def later(start: int, stop: int) -> Tensor:
             return step(step_rates(self.shape, start + 1, stop + 1)[:, None] * eta, 1 - self.options.dampening, False)
 
-        settles = max(0, math.ceil(min(self.shape.settles, 2.0**62)) - 1)
+        settles = max(0, math.ceil(min(self.shape.settles, LAST_STEP)) - 1)
         log, product = ordered_products(later, (time - 1).clamp(min=0), settles)
         start = step(step_rates(self.shape, 0, 1)[:, None] * eta, 1.0, True)[0, 0]
-        whole = torch.exp(log.clamp(max=HUGE))[..., 0, None, None] * (product[..., 0, :, :] @ start)
+        whole = torch.exp(log.clamp(max=SATURATED))[..., 0, None, None] * (product[..., 0, :, :] @ start)
         started = time > 0
         keep = torch.where(started, whole[..., 0, 0], 1.0)
         push = torch.where(started, whole[..., 0, 2], 0.0)

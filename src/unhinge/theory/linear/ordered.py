@@ -19,7 +19,7 @@ from torch import Tensor
 from unhinge.theory.linear.blocks import Blocks, Rates, survival
 from unhinge.theory.linear.momentum import Momentum
 from unhinge.theory.linear.products import normalized, ordered_products, scan
-from unhinge.theory.numerics import falling, safe_sqrt
+from unhinge.theory.numerics import LAST_STEP, TINY, falling, safe_sqrt
 from unhinge.theory.schedules import Schedule, needs_gradient
 from unhinge.theory.types import Number, Time
 from unhinge.theory.validation import check_steps, check_times
@@ -30,7 +30,7 @@ STAGES = 8  # Gauss collocation of order 16: panels are as long as the schedules
 
 # Panels of 2 x 2 systems followed before giving up: some 100 MB at a hundred groups, reached only by times far beyond
 # what a schedule without an end can be asked for.
-MAX_PANELS = 200_000
+MAX_PANELS = 200_000  # 2 x 2 matrices for each group of modes: 6 MB a group
 
 
 class Motion(Protocol):
@@ -112,6 +112,7 @@ class Ordered:
         return torch.where(behind, exponent - top, -torch.inf)
 
     def final(self) -> Tensor:
+        # The exponent is the logarithm of an eigenvalue, known to some 1e-15 of the step: what is below 1e-13 is zero.
         return survival(self.growth(None).item(), neutral=1e-13) * self.lead()
 
     def _exponents(self, lr: Number | None) -> Tensor:
@@ -147,7 +148,8 @@ def _spectral_maps(matrix: Tensor, start: Tensor, discrete: bool) -> tuple[Tenso
         left = torch.linalg.inv(right)
         projectors = torch.einsum("gik,gkj->gkij", right, left)  # (G, d, d, d)
         gaps = values[:, :, None] - values[:, None, :]
-        # Equal eigenvalues lead together, and only the sum of their projectors counts.
+        # Equal eigenvalues lead together, and only the sum of their projectors counts. Where two nearly coincide the
+        # solver keeps half of the digits, 1e-8: what is closer than 1e-9 counts as equal.
         distinct = gaps.abs() > 1e-9 * values.abs().amax(-1)[:, None, None]
         inverse = torch.where(distinct, 1 / torch.where(distinct, gaps, 1.0), 0.0)
         resolvents = torch.einsum("gkj,gjab->gkab", inverse, projectors)
@@ -157,7 +159,7 @@ def _spectral_maps(matrix: Tensor, start: Tensor, discrete: bool) -> tuple[Tenso
         projectors = projectors + projectors @ change @ resolvents + resolvents @ change @ projectors
     maps = (projectors @ start.to(values)[:, None])[..., :2, :].real  # (G, d, 2, 2)
     if discrete:
-        exponent, angle = values.abs().clamp(min=1e-300).log(), values.detach().angle()
+        exponent, angle = values.abs().clamp(min=TINY).log(), values.detach().angle()
     else:
         exponent, angle = values.real, values.detach().imag
     seen = maps.detach().abs().amax((-2, -1)) > 0
@@ -301,6 +303,7 @@ class FlowPanels:
                 whole = self._panels(left, right)
                 halves = self._panels(middle, right) @ self._panels(left, middle)
                 size = halves.abs().amax((-2, -1))
+                # Ten eps is what the rounding of two solves and a product leaves: to ask for less would be in vain.
                 error = ((whole - halves).abs().amax((-2, -1)) / size).amax(1)
                 rough = ~(error < 2e-15) & (middle > left) & (middle < right)
                 rough |= size.amax(1) > 1e3  # keep each panel short of overflow
@@ -396,7 +399,7 @@ class DescentSteps:
 
     @property
     def _settled(self) -> int:
-        return math.ceil(min(self.settles, 2.0**62))
+        return math.ceil(min(self.settles, LAST_STEP))
 
     def _rates(self, start: int, stop: int) -> Tensor:
         steps = torch.arange(start, stop, dtype=torch.float64)

@@ -139,6 +139,7 @@ def _check_prior(prior: Vector | str | None, counts: Tensor, gamma: Tensor | Non
         return counts.double() / counts.double().sum()
     values = as_tensor("prior", prior).detach().to("cpu", torch.float64)
     total = values.sum().item() if values.numel() else 0.0
+    # Frequencies that were printed with four digits, or summed in half precision, are off by up to 1e-4.
     if values.shape != counts.shape or not bool(torch.isfinite(values).all()) or not abs(total - 1) < 1e-4:
         raise ValueError(
             f"prior must hold {len(counts)} finite numbers that sum to 1, got shape {tuple(values.shape)} with sum "

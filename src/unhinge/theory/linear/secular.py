@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from unhinge.theory.numerics import TINY
+
 __all__ = ["ROOM", "SecularRoots", "exact_root", "in_blocks", "solve_secular"]
 
 EXACT_DIGITS = 60
@@ -223,6 +225,7 @@ class _Search:
         # a bracket that spans decades is halved in the logarithm
         halved = torch.where(low > 0, torch.sqrt(low) * torch.sqrt(high), high / 64)
         step = torch.where((step >= low) & (step <= high), step, halved)
+        # a bracket of a few eps is as narrow as it gets
         return torch.where((value == 0) | (high - low <= 1e-15 * high), z, step)
 
 
@@ -237,7 +240,7 @@ def _between_poles(
         step = search.step(active, x, 1 + rho * first, toward * rho * second)
         result[active] = step
         # convergence is quadratic: where the twelfth digit has settled all have, and the root leaves
-        active = active[((step - x).abs() > 1e-12 * step) & (step >= 1e-300)]
+        active = active[((step - x).abs() > 1e-12 * step) & (step >= TINY)]
         if not len(active):
             break
     # The quadratic's solution has a rounding of its own, some 100 eps where its coefficients span decades; the
@@ -245,6 +248,7 @@ def _between_poles(
     first, second = poles.sums(anchor, search.direction * result, origin)
     rest, slope = 1 + rho * first, search.direction * rho * second
     change = (result * rest - search.own) / (rest + result * slope)
+    # A correction is of the size of that rounding. A larger one is Newton's method led astray beside a pole.
     change = torch.where(change.abs() <= 1e-9 * result, change, 0.0)
     return result - change, first - second * search.direction * change
 
@@ -273,7 +277,8 @@ def _bracketed_newton(function: Callable[[Tensor], tuple[Tensor, Tensor]], high:
         inside = (step >= low) & (step <= high)
         halved = torch.where(low > 0, torch.sqrt(low * high), high / 64)
         step = torch.where(value == 0, x, torch.where(inside, step, halved))
-        settled = ((step - x).abs() <= 1e-9 * step) | (high - low <= 1e-15 * high) | (step < 1e-300)
+        # quadratic: after a change of 1e-9 the next would be 1e-18, below the last digit
+        settled = ((step - x).abs() <= 1e-9 * step) | (high - low <= 1e-15 * high) | (step < TINY)
         x = step
         if bool(settled.all()):
             extra -= 1  # quadratic convergence: two more steps reach rounding

@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from unhinge.theory.numerics import falling, log_abs1p
+from unhinge.theory.numerics import HUGE, LAST_STEP, falling, log_abs1p
 from unhinge.theory.schedules import Shape
 from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps, check_times
@@ -26,7 +26,7 @@ from unhinge.theory.validation import check_steps, check_times
 __all__ = [
     "DescentSymbol",
     "FlowSymbol",
-    "HUGE",
+    "SATURATED",
     "Symbol",
     "accumulate",
     "step_rates",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 # What diverges under too large a step saturates at exp(600): its square still fits, and nothing turns into inf - inf.
-HUGE = 600.0
+SATURATED = 600.0
 
 
 class Symbol(Protocol):
@@ -125,7 +125,7 @@ class DescentSymbol:
     def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         zero = torch.zeros_like(rate)
         log, sign = self.factors(time, zero, (rate * decay)[None])
-        log, sign = log[..., 0].clamp(max=HUGE), sign[..., 0]
+        log, sign = log[..., 0].clamp(max=SATURATED), sign[..., 0]
         sums = accumulate(self.shape, time, lambda eta: torch.stack([rate * eta, (rate * eta) ** 2], -1))
         total, squares = sums[..., 0], sums[..., 1]
         if decay.item() == 0:  # value and slope of the quotient below
@@ -156,19 +156,19 @@ def accumulate(shape: Shape, steps: Tensor, term: Callable[[Tensor], Tensor]) ->
     A constant rate costs one term; otherwise one term per step up to where the schedule settles, in blocks whose
     partial sums are added separately, which keeps the rounding error near the square root of the number of steps.
     """
-    settles = math.ceil(min(shape.settles, 2.0**62))  # as far as int64 counts
+    settles = math.ceil(min(shape.settles, LAST_STEP))
     flat = steps.reshape(-1)
     final = shape.final if math.isfinite(shape.floor) else torch.zeros((), dtype=torch.float64)
     tail = term(final[None])
     # A step that takes a part to zero at once has the logarithm minus infinity, and none of these steps would make it
-    # 0 * -inf: -1e300 is as good as minus infinity after one step and zero after none.
-    beyond = (flat - settles).clamp(min=0)[:, None].double() * torch.where(torch.isfinite(tail), tail, -1e300)
+    # 0 * -inf: -HUGE is as good as minus infinity after one step and zero after none.
+    beyond = (flat - settles).clamp(min=0)[:, None].double() * torch.where(torch.isfinite(tail), tail, -HUGE)
     last = min(int(flat.max()) if flat.numel() else 0, settles)
     if last == 0:
         return beyond.reshape(*steps.shape, tail.shape[-1])
     inside = flat.clamp(max=last)
-    block = 256
-    chunk = block * max(1, (1 << 20) // (block * tail.shape[-1]))
+    block = 256  # the square root of some 65,000 steps, a usual number: as many blocks as steps in a block
+    chunk = block * max(1, (1 << 20) // (block * tail.shape[-1]))  # a million terms at once, 8 MB
     total = torch.zeros_like(tail)[0]
     result = torch.zeros(len(flat), tail.shape[-1], dtype=torch.float64)
     for start in range(0, last, chunk):

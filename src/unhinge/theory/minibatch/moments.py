@@ -36,6 +36,8 @@ from unhinge.theory.validation import check_start, check_steps, scalar
 
 __all__ = ["MinibatchMoments", "minibatch_moments"]
 
+RATES_AT_ONCE = 1024  # rates of a schedule asked for together: one call of it for many steps
+
 
 def minibatch_moments(
     target: Labels,
@@ -300,11 +302,11 @@ class MinibatchMoments:
         rates = torch.zeros(0)
         for place in sorted(range(len(flat)), key=flat.__getitem__):
             while done < flat[place]:
-                if done % 1024 == 0:
-                    rates = self._rates(done, done + 1024)
-                now = self.rule.step(now, *rates[done % 1024].unbind())
+                if done % RATES_AT_ONCE == 0:
+                    rates = self._rates(done, done + RATES_AT_ONCE)
+                now = self.rule.step(now, *rates[done % RATES_AT_ONCE].unbind())
                 done += 1
-                if done % 64 == 0:
+                if done % 64 == 0:  # a factor of 1e4 at every step would still fit float64
                     size = now.size()
                     now, scale = now.divided(size), scale + math.log(size)
             log[place], values[place] = scale, self.rule.answers(now)

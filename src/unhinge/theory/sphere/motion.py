@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.keeping import kept, tensors_in
-from unhinge.theory.numerics import falling, log_abs1p
+from unhinge.theory.numerics import HUGE, falling, log_abs1p
 from unhinge.theory.schedules import Geometric, Piecewise, Schedule, constant, needs_gradient
 from unhinge.theory.sphere.planes import Planes
 from unhinge.theory.sphere.series import SMALL_STEP, end_factor, half_tangent, halves, small_steps_after, turned
@@ -35,6 +35,10 @@ FAINT = 1e-9  # below this angle its square, 1e-18, is nothing beside 1, and the
 STRIDE = 256  # steps between two looks at whether a closed form can take over
 SERIES_COST = 200  # one evaluation of the series costs about as much as this many steps
 LONGEST = 10_000_000  # steps taken one by one in search of an end before giving up
+RATES_AT_ONCE = 4096  # rates of a schedule asked for together: one call of it for many steps
+# Squares of coordinates in units of the larger length must not underflow: 1e-100 leaves 1e-200, and room.
+LEAST_LENGTH = 1e-100
+LEAST_SQUARE = LEAST_LENGTH**2
 WIDTH = 8192  # examples stepped together: their arrays stay in the cache
 FARTHEST = 690.0  # exp of it is finite, and exp of minus exp of it zero
 
@@ -79,7 +83,7 @@ class SphereFlow:
         clock = self.schedule.integral(moments)[..., None]
         # With decay the angle falls doubly exponentially; what is beyond the largest float has long been zero.
         growth = falling((-self.power * self.decay * clock).clamp(min=-FARTHEST))
-        stretched = (clock * growth).clamp(max=1e300)
+        stretched = (clock * growth).clamp(max=HUGE)
         kappa = torch.where(self.planes.opposite, 0.0, self.planes.speed(self.power) * stretched)
         cos, sin = turned(half_tangent(self.planes.along, self.planes.across) * torch.exp(-kappa))
         size = self.planes.norm.expand(cos.shape)
@@ -106,8 +110,7 @@ class SphereDescent:
     discrete = True
 
     def __post_init__(self) -> None:
-        # Squares of coordinates in units of the larger length must not underflow: 1e-100 leaves 1e-200, and room.
-        far = (self.planes.norm / self.unit < 1e-100) & (self.planes.across > 0)
+        far = (self.planes.norm / self.unit < LEAST_LENGTH) & (self.planes.across > 0)
         if far.any():
             example = int(far.int().argmax())
             raise ValueError(
@@ -229,7 +232,7 @@ class SphereDescent:
         for stop in stops.tolist():
             while now < stop:
                 if now not in known:
-                    known = range(now, now + 4096)
+                    known = range(now, now + RATES_AT_ONCE)
                     rates = self.schedule(torch.arange(known.start, known.stop, dtype=torch.float64))
                 until = min(stop, known.stop)
                 z = _descended(z, pull, rates[now - known.start : until - known.start], self.decay, self.power)
@@ -277,7 +280,7 @@ def _step(z: Tensor, pull: Tensor, rate: Tensor, decay: Tensor, power: int) -> T
     """One step as a new value, for autograd; the operations of `_descend`, one for one."""
     a, b = z
     fade = rate * decay
-    q = (a * a + b * b).clamp(min=1e-200)
+    q = (a * a + b * b).clamp(min=LEAST_SQUARE)
     if power == 2:
         q = q.sqrt() * q
     strength = pull / q * rate
@@ -349,7 +352,7 @@ def _rescaled_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
 def _faint_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
     """Plain steps once the angles are so small that norms stand still."""
     a, b = z
-    share = torch.where(b == 0, 0.0, c / (a * a).clamp(min=1e-200))
+    share = torch.where(b == 0, 0.0, c / (a * a).clamp(min=LEAST_SQUARE))
     powers = _powers(1 - share, share, counts)
     return torch.stack([a.expand(powers.shape), b * powers])
 
@@ -358,7 +361,7 @@ def _faint_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
 def _ready(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Which examples the series describes, and which are faint."""
     a, b = z
-    alpha = c / (a * a + b * b).clamp(min=1e-200)
+    alpha = c / (a * a + b * b).clamp(min=LEAST_SQUARE)
     faint = (b == 0) | ((b.abs() <= FAINT * a) & (alpha < 2))
     return (alpha <= SMALL_STEP) & ~faint, faint
 
@@ -381,7 +384,7 @@ def _plain_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
                     z, c, left = z[:, rest], c[rest], left[rest]
                     if len(left) == 0:
                         return positions
-                else:  # subnormal numbers would slow every later step
+                else:  # subnormal numbers, below 2e-308, would slow every step up to the next look
                     z = torch.stack([z[0], torch.where(faint & (z[1].abs() < 1e-290), 0.0, z[1])])
                 look += STRIDE
             stop = min(count, look)

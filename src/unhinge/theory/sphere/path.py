@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unhinge.theory.collapse import collapse_of_state
 from unhinge.theory.keeping import kept
-from unhinge.theory.numerics import CHUNK, differentiable_time, safe_norm, widened
+from unhinge.theory.numerics import CHUNK, LAST_STEP, differentiable_time, safe_norm, widened
 from unhinge.theory.path import concatenated, described, first_passages, first_time, horizon_of, in_pieces
 from unhinge.theory.schedules import Constant, Cosine, Exponential, Geometric, Piecewise, Shape, Warmup, steady_rate
 from unhinge.theory.sphere.motion import WIDTH, Motion, Position, SphereDescent, final_rate
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hypotheses", "SphericalPath"]
 
+LONGEST_WALK = 1e6  # steps that are taken one by one for one answer: some seconds
 LOOKED_AT = 1024  # steps of which time_to() sees each one, or all of them if nothing is known in closed form
 
 
@@ -345,7 +346,7 @@ class SphericalPath:
         if closed and isinstance(motion.schedule.shape, Constant) and motion.monotone:
             return self._checked(_first_step_of_fall(motion, wanted), wanted)
         ends = self._settles if self._stops else None
-        horizon = horizon_of(ends, True) if closed or self._stops else 1e6
+        horizon = horizon_of(ends, True) if closed or self._stops else LONGEST_WALK
         for first in range(0, LOOKED_AT if closed else int(horizon), LOOKED_AT):
             block = torch.arange(first, min(first + LOOKED_AT, int(horizon)) + 1)
             below = _chords(motion, block) <= wanted
@@ -414,7 +415,7 @@ def _first_step_of_fall(motion: SphereDescent, wanted: float) -> float:
         return 0.0
     while safe_norm(motion.position(torch.tensor(width)).chord(), 1) > wanted:
         motion, done, width = motion.later(width), done + width, 2 * width
-        if done + width > 2**62:
+        if done + width > LAST_STEP:
             return math.inf
     while width > 1:
         half = width // 2

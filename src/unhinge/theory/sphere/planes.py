@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unhinge.theory.numerics import EPS
+from unhinge.theory.numerics import EPS, HUGE
 from unhinge.theory.validation import check_labels, check_soft_labels
 
 __all__ = ["Planes", "Pulls", "find_planes", "find_pulls"]
@@ -51,7 +51,7 @@ class Planes:
     def speed(self, power: int) -> Tensor:
         r""":math:`\alpha` per unit of learning rate, :math:`\|v\| / \|h\|^\nu`."""
         speed = self.pull / self.norm
-        return (speed if power == 1 else speed / self.norm).clamp(max=1e300)
+        return (speed if power == 1 else speed / self.norm).clamp(max=HUGE)
 
     def part(self, examples: slice) -> Planes:
         """Some of the examples."""

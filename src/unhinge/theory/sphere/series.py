@@ -28,6 +28,8 @@ import math
 import torch
 from torch import Tensor
 
+from unhinge.theory.numerics import TINY
+
 __all__ = ["SMALL_STEP", "end_factor", "half_tangent", "halves", "small_steps_after", "turned"]
 
 Table = tuple[tuple[int, tuple[int, ...]], ...]  # for each order its denominator and the numerators of 1, beta, ...
@@ -70,7 +72,7 @@ def half_tangent(a: Tensor, b: Tensor) -> Tensor:
     r""":math:`\tan(\theta/2)` with the sign of b, accurate at both ends of the circle; finite even behind."""
     norm = torch.hypot(a, b)
     cos, sin = a / norm, b / norm
-    return torch.where(a > 0, sin / (1 + cos.abs()), (1 - cos) / torch.where(sin == 0, 1e-300, sin))
+    return torch.where(a > 0, sin / (1 + cos.abs()), (1 - cos) / torch.where(sin == 0, TINY, sin))
 
 
 def halves(tangent: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +127,7 @@ def _phase(epsilon: Tensor, tangent: Tensor) -> Tensor:
 def _terms(epsilon: Tensor) -> int:
     """Terms beyond which nothing reaches the last digit; they shrink about as (6 epsilon)^m."""
     # exp(-37) is half an eps.
-    largest = max(epsilon.detach().max().item(), 1e-300) if epsilon.numel() else 1e-300
+    largest = max(epsilon.detach().max().item(), TINY) if epsilon.numel() else TINY
     return min(len(NORM), 1 + math.ceil(37 / -math.log(6 * largest)))
 
 
