@@ -21,7 +21,13 @@ __all__ = ["StrengthCurve", "strength_curve"]
 
 @dataclass(frozen=True, eq=False)
 class StrengthCurve:
-    """Accuracy over the strength of the adjustment, of one set of examples."""
+    r"""Accuracy over :math:`K` strengths of the adjustment, of one set of examples; made by :func:`strength_curve`.
+
+    Example:
+        >>> curve = strength_curve([[2.0, 0.0], [2.0, 1.5]], [0, 1], prior=[3, 1], strengths=[0.0, 0.5, 1.0])
+        >>> curve.balanced_accuracy, curve.best
+        (tensor([0.5000, 1.0000, 1.0000], dtype=torch.float64), 0.5)
+    """
 
     strengths: Tensor  # (K,) float64, increasing
     class_accuracy: Tensor  # (K, C) float64; NaN for a class without examples

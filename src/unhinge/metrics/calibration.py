@@ -27,9 +27,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Reliability:
-    """What the bins hold. Those of two parts of a data set add up to those of the whole (``a + b``).
+    r"""What the bins hold. Those of two parts of a data set add up to those of the whole (``a + b``).
 
-    So a loop can evaluate batch by batch and keep nothing else. The leading axis is absent, or one entry per class.
+    So a loop can evaluate batch by batch and keep nothing else. `counts`, `hits` and `totals` have the shape
+    :math:`(B,)`, or :math:`(C, B)` where each class has bins of its own.
 
     Example:
         >>> p, y = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]]), torch.tensor([0, 1, 1])
@@ -123,7 +124,18 @@ def reliability(probabilities: Numbers, target: Labels, bins: int = 15) -> Relia
 
 
 def classwise_reliability(probabilities: Numbers, target: Labels, bins: int = 15) -> Reliability:
-    r"""The same for each class c: all n predictions by :math:`p_c`, right when :math:`y = c`; shape :math:`(C, B)`."""
+    r"""The same for each class c: all n predictions by :math:`p_c`, right when :math:`y = c`; shape :math:`(C, B)`.
+
+    Arguments:
+        probabilities: Rows that sum to 1, shape :math:`(n, C)`.
+        target: True classes, shape :math:`(n,)`.
+        bins: The number of bins :math:`B`.
+
+    Example:
+        >>> bins = classwise_reliability([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]], [0, 1, 1], bins=2)
+        >>> bins.counts.tolist(), bins.hits.tolist()
+        ([[1, 2], [2, 1]], [[0, 1], [1, 1]])
+    """
     rows = as_probabilities(probabilities)
     labels = as_labels("target", target, *rows.shape).to(rows.device)
     classes = torch.arange(rows.shape[1], device=rows.device)
@@ -151,6 +163,14 @@ def expected_calibration_error(probabilities: Numbers, target: Labels, bins: int
 
 def classwise_calibration_error(probabilities: Numbers, target: Labels, bins: int = 15) -> float:
     r"""Mean over the classes of the calibration error of :math:`p_c` as a prediction of :math:`y = c` (Kull, 2019).
+
+    .. math:: \frac1C\sum_c\sum_b \frac{|S_{cb}|}{n}\,\Big|\frac{\#\{i \in S_{cb}: y_i = c\}}{|S_{cb}|}
+              - \overline{p_c}(S_{cb})\Big|
+
+    Arguments:
+        probabilities: Rows that sum to 1, shape :math:`(n, C)`.
+        target: True classes, shape :math:`(n,)`.
+        bins: The number of bins, of equal width.
 
     Example:
         >>> classwise_calibration_error(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([0, 1]))

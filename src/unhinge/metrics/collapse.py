@@ -209,6 +209,13 @@ def summarize_collapse(
 ) -> CollapseSummary:
     r"""One pass over `batches` of `(features, target)`; memory does not depend on the number of examples.
 
+    Kept are the class sums :math:`\sum_{y_i=c} h_i`, the scatter within the classes and sums of directions and norms.
+
+    Arguments:
+        batches: Pairs of features :math:`(b, p)` and labels :math:`(b,)`.
+        num_classes: :math:`C`.
+        covariance: Whether to keep the :math:`(p, p)` matrix that NC1 needs.
+
     Example:
         >>> x, y = torch.randn(12, 3), torch.arange(12) % 4
         >>> summary = summarize_collapse(zip(x.split(5), y.split(5)), num_classes=4)

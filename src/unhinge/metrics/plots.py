@@ -21,10 +21,11 @@ INSIDE, OUTSIDE, LIGHT = BLUE, ORANGE, COLORS[5]
 
 
 def reliability_diagram(bins: Reliability, axes: Axes | None = None, title: str | None = None) -> Axes:
-    """Accuracy of each bin beside its mean confidence, and the calibration error.
+    r"""Accuracy of each bin beside its mean confidence, and the calibration error
+    :math:`\sum_b \frac{|S_b|}{n}|acc(S_b) - conf(S_b)|`.
 
     Arguments:
-        bins: What :func:`unhinge.metrics.reliability` returns, of one batch or summed over many.
+        bins: What :func:`unhinge.metrics.reliability` returns, of one batch or summed over many: :math:`B` bins.
         axes: Matplotlib axes to draw on, or None for those of a new figure (``axes.figure.savefig(...)``).
         title: A line above that of the calibration error.
 
@@ -105,10 +106,11 @@ def score_histogram(
 
 
 def strength_plot(curve: StrengthCurve, axes: Axes | None = None, title: str | None = None) -> Axes:
-    """Accuracy over the strength of an adjustment: of all examples, and the mean over the classes, with its best.
+    r"""Accuracy over the strength :math:`\tau` of the adjustment :math:`z_c - \tau\log q_c`: of all examples, and the
+    mean over the classes, with its best.
 
     Arguments:
-        curve: What :func:`unhinge.metrics.strength_curve` returns.
+        curve: What :func:`unhinge.metrics.strength_curve` returns, of :math:`K` strengths: shape :math:`(K,)` each.
         axes: Matplotlib axes to draw on, or None for those of a new figure.
         title: A line above that of the best strength.
 

@@ -35,6 +35,13 @@ class Bound(NamedTuple):
 def angle_bound(num_classes: int, dim: int) -> Bound:
     r"""The largest smallest angle that `num_classes` unit vectors of dimension `dim` could have  [eq: angle-bound].
 
+    For :math:`C \le p + 1` it is :math:`\arccos\frac{-1}{C-1}`, reached by the simplex; up to :math:`C = 2p` it is a
+    right angle; beyond, Levenshtein's bound on the size of spherical codes, inverted.
+
+    Arguments:
+        num_classes: :math:`C`, the number of vectors.
+        dim: :math:`p`, their dimension.
+
     Example:
         >>> [round(math.degrees(angle_bound(c, 3).angle), 2) for c in (2, 3, 4, 5, 6, 12, 1000)]
         [180.0, 120.0, 109.47, 90.0, 90.0, 63.43, 6.9]

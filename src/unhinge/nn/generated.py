@@ -71,6 +71,7 @@ class GeneratedPrototypes:
 
     @property
     def shape(self) -> torch.Size:
+        """:math:`(C, p)`, as a tensor of all rows would have it."""
         return torch.Size((self.num_classes, self.dim))
 
     @property

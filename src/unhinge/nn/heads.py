@@ -96,6 +96,7 @@ class ETFHead(nn.Module):
 
     @property
     def num_classes(self) -> int:
+        """:math:`C`, another name of `out_features`."""
         return self.out_features
 
     @property

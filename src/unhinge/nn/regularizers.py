@@ -87,12 +87,14 @@ class RescaledGradient(nn.Module):
     norm.
 
     For heads that normalize their features; put it right before them. It speeds up features longer than 1 and slows
-    down shorter ones. See :func:`~unhinge.nn.functional.rescale_gradient`.
+    down shorter ones. Features have the shape :math:`(*, p)`. See :func:`~unhinge.nn.functional.rescale_gradient`.
 
     Example:
         >>> import torch
-        >>> backbone = nn.Sequential(nn.Linear(4, 3), RescaledGradient())
-        >>> features = backbone(torch.ones(2, 4))
+        >>> features = torch.tensor([[3.0, 4.0]], requires_grad=True)
+        >>> RescaledGradient()(features).sum().backward()
+        >>> features.grad
+        tensor([[5., 5.]])
     """
 
     def forward(self, features: Tensor) -> Tensor:

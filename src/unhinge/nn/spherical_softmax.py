@@ -44,7 +44,8 @@ def spherical_softmax_loss(
     for :math:`z` and :math:`\varepsilon = 1`. From de Brébisson and Vincent (arXiv 1511.05042).
 
     Arguments:
-        logits, target: As in :func:`~unhinge.nn.functional.unhinged_loss`; `target` may hold probabilities.
+        logits: :math:`z`, shape :math:`(*, C)`.
+        target: Classes :math:`(*,)` or probabilities :math:`(*, C)`.
         epsilon: :math:`\varepsilon > 0`. It sets the scale of the logits: multiplying them by s and it by s squared
             changes nothing.
         weight, ignore_index, reduction, label_smoothing, dim: As in :func:`~unhinge.nn.functional.unhinged_loss`.

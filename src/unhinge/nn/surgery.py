@@ -40,7 +40,8 @@ def replace_head(
 
     Arguments:
         model: Any network whose logits come from one linear layer: as its output, or as the entry `logits` of it.
-        head: A module, or a function of ``(in_features, num_classes)`` that makes one: ``ETFHead`` itself will do.
+        head: A module from features :math:`(*, p)` to logits :math:`(*, C)`, or a function of
+            ``(in_features, num_classes)`` that makes one: ``ETFHead`` itself will do.
         name: The old layer by its name in the model, such as ``"classifier.6"``, where it cannot be told.
         remove_last_relu: Also take out the ReLU whose output reaches the head, through pooling, flattening or dropout.
             Features then have all signs, as prototypes that sum to zero ask for. It has to be an ``nn.ReLU`` module, or

@@ -43,8 +43,9 @@ def taylor_softmax_loss(
     Vincent (arXiv 1511.05042).
 
     Arguments:
-        logits, target, weight, ignore_index, reduction, label_smoothing, dim: As in
-            :func:`~unhinge.nn.functional.unhinged_loss`; `target` may hold probabilities.
+        logits: :math:`z`, shape :math:`(*, C)`.
+        target: Classes :math:`(*,)` or probabilities :math:`(*, C)`.
+        weight, ignore_index, reduction, label_smoothing, dim: As in :func:`~unhinge.nn.functional.unhinged_loss`.
 
     Example:
         >>> taylor_softmax_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))  # -log(5/6)

@@ -56,7 +56,8 @@ def z_loss(
     a probability. Where all logits are equal it has no direction; start from weights that are not zero.
 
     Arguments:
-        logits, target: As in :func:`~unhinge.nn.functional.unhinged_loss`. Probabilities give the expected loss.
+        logits: :math:`z`, shape :math:`(*, C)`.
+        target: Classes :math:`(*,)`, or probabilities :math:`(*, C)`, which give the expected loss.
         slope: :math:`a > 0`, how sharply the loss bends at the offset.
         offset: :math:`b`, the score that is enough. No score exceeds :math:`\sqrt{C-1}`, so for few classes take less.
         weight, ignore_index, reduction, label_smoothing, dim: As in :func:`~unhinge.nn.functional.unhinged_loss`.

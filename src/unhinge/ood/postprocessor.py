@@ -108,6 +108,7 @@ class ScorePostprocessor(BorrowedBases):
         self.temperature = hyperparam[0]
 
     def get_hyperparam(self) -> float:
+        """The temperature, which OpenOOD's search may have set."""
         return self.temperature
 
     def _head_of(self, net: nn.Module) -> nn.Module | None:

@@ -90,6 +90,10 @@ def slow_down(num_classes: int, rate: Number) -> float:
     At :math:`\gamma = \frac1{C-1}` the noisy path at time t is the clean path at time f t (decays divided by f). Zero
     at :math:`\rho = \frac{C-1}{C}`, where labels say nothing, and negative beyond, where they lie.
 
+    Arguments:
+        num_classes: :math:`C`.
+        rate: :math:`\rho`, the probability that a label is wrong; all wrong ones are equally likely.
+
     Example:
         >>> slow_down(num_classes=10, rate=0.45)
         0.5
@@ -104,6 +108,10 @@ def tolerated_noise(num_classes: int, gamma: Number | None = None) -> float:
     :math:`\rho < \frac{C-1}{C}\big(1 - \frac{|1+\gamma-\gamma C|}{1+\gamma}\big)`: the mode of the class differences
     must keep the larger singular value. Zero where it does not have it even without noise, :math:`\gamma = 0` or
     :math:`\gamma \ge \frac2{C-2}`.
+
+    Arguments:
+        num_classes: :math:`C`.
+        gamma: :math:`\gamma \ge 0`; `None` means :math:`1/(C-1)`.
 
     Example:
         >>> tolerated_noise(num_classes=10), tolerated_noise(num_classes=10, gamma=0.0)

@@ -481,7 +481,7 @@ def steady_rate(schedule: Schedule, lr: Number | None = None) -> Tensor:
 
 
 def constant(lr: Number) -> Schedule:
-    """The same rate at all times.
+    r""":math:`\eta(t) = \eta_0`, the same rate at all times.
 
     Example:
         >>> constant(0.1).integral([0.0, 50.0])
@@ -492,6 +492,8 @@ def constant(lr: Number) -> Schedule:
 
 def cosine(lr: Number, total: Number, end: Number = 0.0) -> Schedule:
     r"""From `lr` to `end` along half a cosine during `total`, and `end` from then on: ``CosineAnnealingLR``.
+
+    :math:`\eta(t) = \eta_1 + \frac{\eta_0 - \eta_1}2\big(1 + \cos\frac{\pi t}T\big)` for :math:`t \le T`.
 
     Example:
         >>> cosine(0.1, total=100, end=0.02)([0.0, 50.0, 1000.0])
@@ -509,7 +511,8 @@ def _cosine(peak: Tensor, total: Tensor, end: Tensor) -> Schedule:
 
 
 def step(lr: Number, every: Number | Sequence[Number], factor: Number = 0.1) -> Schedule:
-    """Multiplied by `factor` each `every`, or at each time of a list: ``StepLR`` and ``MultiStepLR``.
+    r""":math:`\eta(t) = \eta_0 f^{\lfloor t/T\rfloor}`: multiplied by `factor` each `every`, or at each time of a list:
+    ``StepLR`` and ``MultiStepLR``.
 
     Example:
         >>> step(1.0, every=10)([9, 10, 25]), step(1.0, every=[10, 15], factor=0.5)([9, 10, 25])
@@ -529,7 +532,7 @@ def _staircase(peak: Tensor, boundaries: tuple[Tensor, ...], factor: Tensor) -> 
 
 
 def exponential(lr: Number, decay: Number) -> Schedule:
-    r"""`lr` times `decay` to the power t: ``ExponentialLR``.
+    r""":math:`\eta(t) = \eta_0 d^t` with :math:`0 < d \le 1`: ``ExponentialLR``.
 
     Example:
         >>> exponential(1.0, decay=0.5)([0, 1, 2])
@@ -543,7 +546,7 @@ def exponential(lr: Number, decay: Number) -> Schedule:
 
 
 def piecewise(boundaries: Sequence[Number], values: Sequence[Number]) -> Schedule:
-    """`values[0]` until `boundaries[0]`, `values[1]` until `boundaries[1]`, ...; one more value than boundaries.
+    r""":math:`\eta(t) = v_k` for :math:`b_k \le t < b_{k+1}`, with :math:`b_0 = 0` and one more value than boundaries.
 
     Example:
         >>> piecewise([10, 20], [0.1, 0.5, 0.0])([9, 10, 20])
@@ -567,7 +570,9 @@ def _piecewise(boundaries: tuple[Tensor, ...], heights: tuple[Tensor, ...], peak
 
 
 def warmup(schedule: OneRate, duration: Number, start: Number = 0.0) -> Schedule:
-    """A straight line from `start` (a fraction of the peak) to the peak during `duration`, then `schedule`.
+    r"""A straight line from `start` (a fraction of the peak) to the peak during `duration`, then `schedule`.
+
+    :math:`\eta(t) = \eta_0\big(s + (1 - s)\frac tT\big)` for :math:`t \le T`, then the schedule at :math:`t - T`.
 
     Example:
         >>> warmup(cosine(0.1, total=100), duration=10)([0, 5, 10, 110])

@@ -13,7 +13,7 @@ __all__ = ["State", "fitting_scale"]
 
 @dataclass(frozen=True)
 class State:
-    r"""Features, prototypes and biases at one or many times; leading axes are those of the time.
+    r"""Features :math:`(*, n, p)`, prototypes :math:`(*, C, p)`, biases :math:`(*, C)`, at times of shape :math:`(*)`.
 
     Where the true state would overflow or underflow its dtype, `features` and `weight` hold it divided by its norm, and
     `log_scale` the logarithm of that norm; everywhere else `log_scale` is 0 and they hold it as it is. So

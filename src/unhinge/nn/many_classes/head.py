@@ -152,6 +152,7 @@ class ManyClassHead(nn.Module):
 
     @property
     def num_classes(self) -> int:
+        """:math:`C`, another name of `out_features`."""
         return self.out_features
 
     @property

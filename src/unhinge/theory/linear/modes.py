@@ -25,7 +25,8 @@ class Modes:
     r"""Groups of modes of the target matrix, by descending singular value; made by ``LayerPeeled.modes``.
 
     A mode pairs a direction among the features with one among the prototypes, coupled by :math:`\sigma`. Modes with
-    equal :math:`\sigma` form a group: training treats them alike.
+    equal :math:`\sigma` form a group: training treats them alike. `sigma`, `multiplicity` and `growth` have the shape
+    :math:`(K,)` for :math:`K` groups.
 
     Example:
         >>> from unhinge import LayerPeeled

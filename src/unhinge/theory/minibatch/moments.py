@@ -118,10 +118,10 @@ def _solved(
 
 @dataclass(frozen=True, repr=False)
 class MinibatchMoments:
-    """Expectations over the random batches, at any number of steps; made by :func:`minibatch_moments`.
+    r"""Expectations over the random batches, at any number of steps; made by :func:`minibatch_moments`.
 
-    Every question takes a whole number of steps or a tensor of them, and broadcasts. A value too large for its dtype is
-    infinite; :meth:`log_norm_squared` stays finite.
+    Every question takes a whole number of steps or a tensor of them, shape :math:`(*)`, and answers in that shape. A
+    value too large for its dtype is infinite; :meth:`log_norm_squared` stays finite.
 
     Example:
         >>> rows = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]]

@@ -1,22 +1,29 @@
-"""Every public definition of the theory says what it is, and shows it in an example that runs (as a doctest)."""
+"""Every public definition says what it is, and shows it in an example that runs (as a doctest)."""
 
 from __future__ import annotations
 
 import inspect
-import types
 
 import pytest
 
-from unhinge import theory
+import unhinge
+from unhinge import metrics, nn, ood, theory
+from unhinge.nn import functional
 
-PUBLIC = {name: getattr(theory, name) for name in theory.__all__}
-DEFINED = {name: value for name, value in PUBLIC.items() if not isinstance(value, types.UnionType)}
+DEFINED = {
+    f"{value.__module__}.{name}": value
+    for room in (unhinge, theory, nn, functional, metrics, ood)
+    for name in room.__all__
+    if inspect.isclass(value := getattr(room, name)) or inspect.isfunction(value)
+}
 METHODS = {
     f"{name}.{key}": value
     for name, kind in DEFINED.items()
     if inspect.isclass(kind)
     for key, value in vars(kind).items()
     if not key.startswith("_") and (inspect.isfunction(value) or isinstance(value, property | classmethod))
+    # of torch.nn.Module: the class itself says what goes in and out
+    if key not in ("forward", "extra_repr")
 }
 
 
