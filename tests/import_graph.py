@@ -12,11 +12,11 @@ SOURCE = ROOT / "src" / "unhinge"
 
 def modules() -> dict[str, Path]:
     """Every module of the package, as ``nn/frames.py``, by the name it is imported by."""
-    found = {}
+    paths = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
@@ -28,17 +28,17 @@ def imports(path: Path, known: dict[str, Path]) -> set[str]:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    found = set()
+    imported = set()
     for node in ast.walk(tree):
         if id(node) in unread:
             continue
         if isinstance(node, ast.ImportFrom) and node.module:
             for name in node.names:
                 full = f"{node.module}.{name.name}"
-                found.add(full if full in known else node.module)
+                imported.add(full if full in known else node.module)
         elif isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-    return found & set(known)
+            imported |= {name.name for name in node.names}
+    return imported & set(known)
 
 
 def drawn_map(text: str) -> dict[str, int]:

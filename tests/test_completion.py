@@ -49,11 +49,11 @@ def test_the_script_of_a_shell_is_one_it_can_read(shell):
     environment = os.environ | {"_UNHINGE_COMPLETE": f"source_{shell}"}
     run = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, env=environment, check=True)
     assert "_UNHINGE_COMPLETE" in run.stdout
-    found = shutil.which(shell)
-    if found is None:
+    actual = shutil.which(shell)
+    if actual is None:
         return  # the words are there; whether the shell likes them, a machine with it tells
     option = "--no-execute" if shell == "fish" else "-n"
-    subprocess.run([found, option], input=run.stdout, text=True, check=True)
+    subprocess.run([actual, option], input=run.stdout, text=True, check=True)
 
 
 def test_completing_imports_neither_torch_nor_anything_else_that_is_slow():

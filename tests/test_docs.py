@@ -43,9 +43,9 @@ def test_formulas_that_a_theory_page_points_to_exist(page):
 
 
 def test_the_five_lines_of_the_readme_print_what_it_says():
-    found = re.search(r"```python\n(.*?)```\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert found is not None
-    code, output = found.groups()
+    actual = re.search(r"```python\n(.*?)```\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert actual is not None
+    code, output = actual.groups()
     lines = code.strip().splitlines()
     scope: dict[str, object] = {}
     shown = []

@@ -308,7 +308,7 @@ def test_a_damaged_file_gives_data_or_one_clear_error(whole, name, which, change
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         file.write_bytes(damaged(content, changes))
-        found = reader.read(whole[name])
+        actual = reader.read(whole[name])
     except Exception as error:
         if reader.error is None or type(error) is UnicodeDecodeError or not isinstance(error, reader.error):
             raise
@@ -319,7 +319,7 @@ def test_a_damaged_file_gives_data_or_one_clear_error(whole, name, which, change
         assert name in ("an upload", "recipe.json") or file.name.removesuffix(".gz") in said or file.parent.name in said
         assert len(said.split()) > 5
     else:
-        assert reader.check(found)
+        assert reader.check(actual)
     finally:
         file.write_bytes(content)
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024 < MEGABYTES
@@ -434,9 +434,9 @@ HARMLESS = (
 
 @pytest.mark.parametrize("name", hostile.CASES)
 def test_a_hostile_file_is_refused_at_little_cost(outcomes, name):
-    found = outcomes[name]
-    assert found["outcome"].startswith("read" if name in HARMLESS else "refused: "), found
-    assert found["megabytes"] < 600, found  # a quarter of a gigabyte and its copy is what the real files take
+    actual = outcomes[name]
+    assert actual["outcome"].startswith("read" if name in HARMLESS else "refused: "), actual
+    assert actual["megabytes"] < 600, actual  # a quarter of a gigabyte and its copy is what the real files take
 
 
 def test_a_run_of_another_recipe_file_is_refused_with_its_name(tmp_path):

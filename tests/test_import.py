@@ -28,10 +28,10 @@ def imported_by(code: str) -> set[str]:
 
 
 def test_importing_the_package_imports_nothing_beyond_torch_and_the_standard_library():
-    found = {name.partition(".")[0] for name in imported_by(USE) - imported_by("import torch")}
-    extra = found - set(sys.stdlib_module_names) - {"unhinge"}
+    actual = {name.partition(".")[0] for name in imported_by(USE) - imported_by("import torch")}
+    extra = actual - set(sys.stdlib_module_names) - {"unhinge"}
     assert extra <= {"numpy"}, extra
-    assert not found & set(SLOW)
+    assert not actual & set(SLOW)
 
 
 def test_importing_the_package_brings_only_the_theory():
@@ -41,9 +41,9 @@ def test_importing_the_package_brings_only_the_theory():
 
 
 def test_importing_the_package_alone_brings_nothing_of_it_and_not_even_torch():
-    found = imported_by("import unhinge")
-    assert {name for name in found if name.startswith("unhinge")} == {"unhinge"}
-    assert "torch" not in found
+    actual = imported_by("import unhinge")
+    assert {name for name in actual if name.startswith("unhinge")} == {"unhinge"}
+    assert "torch" not in actual
 
 
 PAPER = ("unhinge.paper", "unhinge.web", "unhinge.prediction")
@@ -69,9 +69,9 @@ def test_a_command_loads_only_what_it_needs(command, not_loaded, tmp_path):
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "out.__exit__(None, None, None); print(' '.join(sys.modules))"
     )
-    found = set(fresh(code).stdout.split())
-    assert "unhinge.cli.app" in found
-    assert not {name for name in found if any(name == one or name.startswith(one + ".") for one in not_loaded)}
+    actual = set(fresh(code).stdout.split())
+    assert "unhinge.cli.app" in actual
+    assert not {name for name in actual if any(name == one or name.startswith(one + ".") for one in not_loaded)}
 
 
 def test_importing_the_package_sets_no_global_flag():
@@ -114,5 +114,5 @@ def test_what_dir_shows_is_public_and_there():
     assert set(names) >= {"LayerPeeled", "UnhingedLoss", "theory", "nn", "__version__"}
     assert not [name for name in names if name.startswith("_") and name != "__version__"]
     assert not {"importlib", "annotations", "Any", "TYPE_CHECKING"} & set(names)
-    found = fresh("import unhinge; [getattr(unhinge, name) for name in dir(unhinge)]; print('all there')")
-    assert "all there" in found.stdout
+    actual = fresh("import unhinge; [getattr(unhinge, name) for name in dir(unhinge)]; print('all there')")
+    assert "all there" in actual.stdout

@@ -83,12 +83,12 @@ def test_the_core_asks_for_torch_and_numpy_only():
 def test_every_other_import_belongs_to_an_extra():
     """What an import statement of the package names is torch, numpy, or stands with its extra in extras.py."""
     known = {"torch", "numpy", "unhinge", "__future__", *EXTRA_OF, *sys.stdlib_module_names}
-    found = {
+    actual = {
         (name.partition(".")[0], str(file.relative_to(ROOT)))
         for file in (ROOT / "src").rglob("*.py")
         for name in _imports(file)
     }
-    assert {(name, file) for name, file in found if name not in known} == set()
+    assert {(name, file) for name, file in actual if name not in known} == set()
 
 
 def _imports(file: Path) -> list[str]:
@@ -319,11 +319,11 @@ def lean_code(lean: Path, tmp_path: Path) -> Callable[[str], str]:
 
 
 def test_the_lean_environment_has_torch_and_numpy_and_no_package_of_an_extra(lean_code):
-    found = lean_code(
+    actual = lean_code(
         f"import importlib.util as u\nprint([name for name in {sorted(EXTRA_OF)} + ['torch', 'numpy']"
         " if u.find_spec(name)])"
     )
-    assert ast.literal_eval(found) == ["torch", "numpy"]
+    assert ast.literal_eval(actual) == ["torch", "numpy"]
 
 
 LEAN = (ROOT / "tests" / "lean_program.py").read_text(encoding="utf-8")
@@ -462,9 +462,9 @@ def checked(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 def test_a_users_program_is_checked_against_the_installed_types(checked):
     assert checked(RIGHT) == []
     program = RIGHT + "\n" + "\n".join(WRONG)
-    found = checked(program)
+    actual = checked(program)
     first = program.count("\n") + 1 - (len(WRONG) - 1)
     for number, (line, kind) in enumerate(WRONG.items()):
-        said = [error for error in found if error.startswith(f"program.py:{first + number}:")]
+        said = [error for error in actual if error.startswith(f"program.py:{first + number}:")]
         assert any(error.endswith(f"[{kind}]") for error in said), (line, said)
-    assert len({error.split(":")[1] for error in found}) == len(WRONG)
+    assert len({error.split(":")[1] for error in actual}) == len(WRONG)

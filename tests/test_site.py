@@ -149,15 +149,15 @@ def test_the_runner_sees_and_leaves_what_it_should():
             "```",
         ]
     )
-    found = list(blocks(page))
-    assert [(one.language, one.executed, one.line) for one in found] == [
+    actual = list(blocks(page))
+    assert [(one.language, one.executed, one.line) for one in actual] == [
         ("python", True, 2),
         ("console", False, 7),
         ("pycon", True, 10),
     ]
     scope: dict[str, object] = {}
-    run_python(found[0], "page", scope)
-    run_doctest(found[2], "page", scope)
+    run_python(actual[0], "page", scope)
+    run_doctest(actual[2], "page", scope)
     with pytest.raises(AssertionError, match="Got"):
         run_doctest(Block("pycon", ">>> a\n2", 1, True), "page", scope)
     with pytest.raises(ZeroDivisionError):

@@ -43,8 +43,8 @@ def made(kind: str, *given: Any) -> EarlyPath:
 
 
 def asked(path: EarlyPath, times: Any = (0, 3, 20)) -> dict[str, Tensor]:
-    found = {name: getattr(path, name)(times) for name in OF_TIME}
-    return found | {"horizon": path.horizon(0.1), "learned": path.learned(0.5)}
+    answers = {name: getattr(path, name)(times) for name in OF_TIME}
+    return answers | {"horizon": path.horizon(0.1), "learned": path.learned(0.5)}
 
 
 def identical(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -125,8 +125,8 @@ def test_eight_threads_that_ask_one_path_get_what_one_gets(kind):
         return asked(shared)
 
     with ThreadPoolExecutor(8) as pool:
-        for found in pool.map(ask, range(8)):
-            identical(found, alone)
+        for actual in pool.map(ask, range(8)):
+            identical(actual, alone)
 
 
 @for_each

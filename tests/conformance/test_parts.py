@@ -56,10 +56,10 @@ def drawn(width: int, dtype: torch.dtype = F64, scale: float = 1.0) -> tuple[Ten
 def test_a_loss_is_that_of_float64_on_the_same_logits(name, dtype):
     """Half precision holds the logits; the sums are taken in float32 at least."""
     logits, target = drawn(CLASSES, dtype)
-    found, wide = LOSSES[name]()(logits, target), LOSSES[name]()(logits.double(), target)
-    assert found.dtype in (dtype, torch.float32)
-    eps = max(torch.finfo(found.dtype).eps, torch.finfo(torch.float32).eps if dtype != F64 else 0.0)
-    torch.testing.assert_close(found.double(), wide, rtol=8 * eps, atol=8 * eps)
+    actual, wide = LOSSES[name]()(logits, target), LOSSES[name]()(logits.double(), target)
+    assert actual.dtype in (dtype, torch.float32)
+    eps = max(torch.finfo(actual.dtype).eps, torch.finfo(torch.float32).eps if dtype != F64 else 0.0)
+    torch.testing.assert_close(actual.double(), wide, rtol=8 * eps, atol=8 * eps)
 
 
 @every_loss
@@ -84,9 +84,9 @@ def test_an_empty_batch_sums_to_zero(name):
     logits = torch.zeros(0, CLASSES, requires_grad=True)
     loss = LOSSES[name]()
     loss.reduction = "sum"
-    found = loss(logits, torch.zeros(0, dtype=torch.int64))
-    assert found.item() == 0
-    found.backward()
+    actual = loss(logits, torch.zeros(0, dtype=torch.int64))
+    assert actual.item() == 0
+    actual.backward()
 
 
 @every_loss
@@ -136,10 +136,10 @@ def test_a_head_computes_in_float64_whatever_its_rows_are(name, dtype):
     wide = many(name)
     wide.store.own.copy_(head.store.own.double())
     wide.store.recount()
-    found, expected = head(features, target), wide(features.double(), target)
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.double(), expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-9)
-    found.backward()
+    actual, expected = head(features, target), wide(features.double(), target)
+    assert actual.dtype == dtype
+    torch.testing.assert_close(actual.double(), expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-9)
+    actual.backward()
     head.step(0.01)
     assert head.dense().dtype == dtype
     assert head.dense().isfinite().all()
@@ -255,9 +255,11 @@ def test_reading_works_in_inference_mode_and_in_threads(name):
 def test_the_simplex_gives_the_logits_of_float64(dtype, normalize):
     features, _ = drawn(DIM + 3, dtype)
     head = ETFHead(DIM + 3, CLASSES, normalize=normalize, generator=torch.Generator().manual_seed(0)).to(dtype)
-    found, wide = head(features), copy.deepcopy(head).double()(features.double())
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.double(), wide, rtol=0, atol=16 * torch.finfo(dtype).eps * wide.abs().max().item())
+    actual, wide = head(features), copy.deepcopy(head).double()(features.double())
+    assert actual.dtype == dtype
+    torch.testing.assert_close(
+        actual.double(), wide, rtol=0, atol=16 * torch.finfo(dtype).eps * wide.abs().max().item()
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-30, 1e30, 1e150])

@@ -372,8 +372,8 @@ def test_eight_threads_may_ask_one_path(name):
         return [answers(case, path, moments[which]) for _ in range(3)]
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(work, range(8)))
-    for mine, other in zip(found, expected, strict=True):
+        actual = list(pool.map(work, range(8)))
+    for mine, other in zip(actual, expected, strict=True):
         for answer in mine:
             identical(answer, other)
 

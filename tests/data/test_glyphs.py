@@ -47,8 +47,8 @@ def test_an_image_is_the_character_on_its_baseline(whole):
     ImageDraw.Draw(canvas).text((12, 18), "g", fill=255, font=font, anchor="ms")
     label = whole.classes.index("g")
     position = [f.path.stem for f in FACES if f.held_out].index("DejaVuSerif")
-    found = whole.test.images[position * whole.num_classes + label, 0].numpy()
-    assert np.array_equal(found, np.asarray(canvas))
+    actual = whole.test.images[position * whole.num_classes + label, 0].numpy()
+    assert np.array_equal(actual, np.asarray(canvas))
 
 
 def test_characters_that_look_alike_are_one_class(whole):

@@ -128,11 +128,11 @@ def test_noisy_labels_have_the_distribution_of_the_theory(rate):
     noisy = with_label_noise(images, rate, seed=0)
     rows = symmetric_noise(torch.arange(3), 3, rate)
     for label in range(3):
-        found = torch.bincount(noisy.labels[images.labels == label], minlength=3) / 4000
+        actual = torch.bincount(noisy.labels[images.labels == label], minlength=3) / 4000
         # Five standard deviations of a share of 4,000.
-        assert (found - rows[label]).abs().max() <= 5 * math.sqrt(0.25 / 4000)
+        assert (actual - rows[label]).abs().max() <= 5 * math.sqrt(0.25 / 4000)
         if rate in (0.0, 1.0):
-            assert found[label] == 1 - rate
+            assert actual[label] == 1 - rate
 
 
 def test_noise_has_its_own_seed_and_leaves_the_images_alone():

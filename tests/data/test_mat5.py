@@ -37,9 +37,9 @@ def written(arrays: dict[str, object], compressed: bool) -> bytes:
 )
 def test_numeric_arrays_read_as_scipy_reads_them(compressed, arrays):
     raw = written(arrays, compressed)
-    found, expected = read_mat(raw, "f"), loadmat(io.BytesIO(raw))
-    assert set(found) == {name for name in expected if not name.startswith("__")}
-    for name, array in found.items():
+    actual, expected = read_mat(raw, "f"), loadmat(io.BytesIO(raw))
+    assert set(actual) == {name for name in expected if not name.startswith("__")}
+    for name, array in actual.items():
         np.testing.assert_array_equal(array, expected[name])
 
 
@@ -88,7 +88,7 @@ def test_flipped_bits_give_arrays_or_our_error(compressed, data):
     for bit in data.draw(st.lists(st.integers(8 * 124, 8 * len(raw) - 1), min_size=1, max_size=4)):
         raw[bit // 8] ^= 1 << bit % 8
     try:
-        found = read_mat(bytes(raw), "f")
+        actual = read_mat(bytes(raw), "f")
     except DataError:
         return
-    assert all(isinstance(array, np.ndarray) for array in found.values())
+    assert all(isinstance(array, np.ndarray) for array in actual.values())

@@ -43,9 +43,9 @@ def model(request) -> nn.Module:
 
 @pytest.fixture
 def images() -> Tensor:
-    found = torch.randn(6, 3, 2, 2)
-    found[0] = 0  # the first features are those of the biases alone
-    return found
+    batch = torch.randn(6, 3, 2, 2)
+    batch[0] = 0  # the first features are those of the biases alone
+    return batch
 
 
 def test_an_exported_program_gives_the_same_logits_for_any_batch(model, images):

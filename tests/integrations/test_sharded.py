@@ -80,9 +80,9 @@ def _worker(rank: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("sharded")
-    run_in_two(_worker, str(found))
-    return found
+    place = tmp_path_factory.mktemp("sharded")
+    run_in_two(_worker, str(place))
+    return place
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -93,10 +93,10 @@ def test_two_processes_with_half_of_each_parameter_end_where_one_does(case: str,
     expected = trained(net, case, *data())
     assert not torch.equal(expected["body.0.weight"], before["body.0.weight"])
     assert torch.equal(expected["head.weight"], before["head.weight"]) != case.startswith("trainable")
-    found = torch.load(folder / f"{case}-{rank}.pt", weights_only=True)
-    assert found.keys() == expected.keys()
+    actual = torch.load(folder / f"{case}-{rank}.pt", weights_only=True)
+    assert actual.keys() == expected.keys()
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(actual[name], tensor, rtol=1e-12, atol=1e-13)
 
 
 def _split_batch(rank: int, folder: str) -> None:
@@ -115,5 +115,5 @@ def test_the_loss_of_logits_split_over_two_processes_is_that_of_the_whole(tmp_pa
     loss = UnhingedLoss()(logits, target)
     loss.backward()
     for rank in (0, 1):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        torch.testing.assert_close(found, (loss.detach(), logits.grad), rtol=1e-12, atol=1e-13)
+        actual = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        torch.testing.assert_close(actual, (loss.detach(), logits.grad), rtol=1e-12, atol=1e-13)

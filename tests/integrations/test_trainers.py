@@ -80,10 +80,10 @@ def test_accelerate_trains_with_a_fixed_head(capsys):
 @pytest.mark.filterwarnings("ignore")  # Lightning's advice on workers
 def test_lightning_trains_and_logs_collapse(capsys):
     trainer = example("lightning_module", "lightning").main()
-    found = trainer.callback_metrics
-    assert found["accuracy"] > 0.9
-    assert 0 < found["val/nc1_ratio"] < 1
-    assert found["val/nc2_etf_weight"] < 1e-6
+    actual = trainer.callback_metrics
+    assert actual["accuracy"] > 0.9
+    assert 0 < actual["val/nc1_ratio"] < 1
+    assert actual["val/nc2_etf_weight"] < 1e-6
     capsys.readouterr()
 
 

@@ -91,10 +91,10 @@ def test_batches_add_up_to_the_whole(case, size):
             parts + reliability(rows, labels, bins),
             classwise + classwise_reliability(rows, labels, bins),
         )
-    for found, expected in ((parts, whole), (classwise, each)):
-        assert torch.equal(found.counts, expected.counts)
-        assert torch.equal(found.hits, expected.hits)
-        torch.testing.assert_close(found.totals, expected.totals, rtol=1e-13, atol=1e-15)
+    for actual, expected in ((parts, whole), (classwise, each)):
+        assert torch.equal(actual.counts, expected.counts)
+        assert torch.equal(actual.hits, expected.hits)
+        torch.testing.assert_close(actual.totals, expected.totals, rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.parametrize("bins", [10, 15, 20, 7])
@@ -110,14 +110,14 @@ def test_an_edge_belongs_to_the_bin_on_its_left(dtype, bins, way):
     if way == "before":
         edges = torch.nextafter(edges, torch.zeros_like(edges))
     rows = torch.stack([edges, 1 - edges], 1)
-    found = classwise_reliability(rows, torch.zeros(len(rows), dtype=torch.int64), bins)
-    assert found.counts[0].tolist() == torch.bincount(places, minlength=bins).tolist()
+    actual = classwise_reliability(rows, torch.zeros(len(rows), dtype=torch.int64), bins)
+    assert actual.counts[0].tolist() == torch.bincount(places, minlength=bins).tolist()
 
 
 def test_certainty_lies_in_the_last_bin_and_impossibility_in_the_first():
     p = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    found = classwise_reliability(p, torch.tensor([0, 1]))
-    assert found.counts[0].tolist() == [1] + [0] * 13 + [1]
+    actual = classwise_reliability(p, torch.tensor([0, 1]))
+    assert actual.counts[0].tolist() == [1] + [0] * 13 + [1]
     assert reliability(p, torch.tensor([0, 1])).counts.tolist() == [0] * 14 + [2]
     assert expected_calibration_error(p, torch.tensor([0, 1])) == 0.0
     assert expected_calibration_error(p, torch.tensor([1, 0])) == 1.0
@@ -129,12 +129,12 @@ def test_a_confidence_rounded_above_one_stays_in_the_last_bin():
 
 
 def test_empty_bins_add_nothing_and_show_as_nan():
-    found = reliability(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1]), bins=4)
-    assert found.counts.tolist() == [0, 0, 2, 0]
-    assert found.accuracy.tolist() == pytest.approx([math.nan, math.nan, 0.5, math.nan], nan_ok=True)
-    assert found.confidence.tolist() == pytest.approx([math.nan, math.nan, 0.75, math.nan], nan_ok=True)
-    assert found.edges.tolist() == [0, 0.25, 0.5, 0.75, 1]
-    assert (found.error, found.max_error) == (0.25, 0.25)
+    actual = reliability(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1]), bins=4)
+    assert actual.counts.tolist() == [0, 0, 2, 0]
+    assert actual.accuracy.tolist() == pytest.approx([math.nan, math.nan, 0.5, math.nan], nan_ok=True)
+    assert actual.confidence.tolist() == pytest.approx([math.nan, math.nan, 0.75, math.nan], nan_ok=True)
+    assert actual.edges.tolist() == [0, 0.25, 0.5, 0.75, 1]
+    assert (actual.error, actual.max_error) == (0.25, 0.25)
 
 
 def test_of_equal_probabilities_the_first_is_the_prediction():
@@ -145,8 +145,8 @@ def test_of_equal_probabilities_the_first_is_the_prediction():
 def test_low_precision_is_summed_in_double(dtype):
     """Half a million confidences: a float32 sum is off in the fifth digit, a float16 one overflows."""
     p = torch.tensor([[0.9, 0.1]]).to(dtype).repeat(500_000, 1)
-    found = expected_calibration_error(p, torch.zeros(500_000, dtype=torch.int64))
-    assert found == pytest.approx(1 - float(p[0, 0]), abs=1e-10)
+    actual = expected_calibration_error(p, torch.zeros(500_000, dtype=torch.int64))
+    assert actual == pytest.approx(1 - float(p[0, 0]), abs=1e-10)
 
 
 def test_a_softmax_in_any_precision_is_accepted():

@@ -26,7 +26,7 @@ def measures(features: Any, weight: Any, target: Any, bias: Any = None) -> dict[
     """One example and one pair of prototypes at a time; every class needs an example."""
     h, w, y = (np.asarray(x, dtype=t) for x, t in ((features, float), (weight, float), (target, int)))
     b = np.zeros(len(w)) if bias is None else np.asarray(bias, dtype=float)
-    found = dict(collapse(h, w, y))
+    measured = dict(collapse(h, w, y))
     means = [h[y == c].mean(0) for c in range(len(w))]
     wrong = 0
     for x in h:
@@ -35,13 +35,13 @@ def measures(features: Any, weight: Any, target: Any, bias: Any = None) -> dict[
         wrong += logits.index(max(logits)) != distances.index(min(distances))
     lengths = [math.dist(x, 0 * x) for x in w]
     pairs = [(i, j) for i in range(len(w)) for j in range(i)]
-    found["nc4"] = wrong / len(h)
-    found["feature_alignment"] = sum(cosine(x, w[c]) for x, c in zip(h, y, strict=True)) / len(h)
-    found["feature_norm_mean"] = sum(math.dist(x, 0 * x) for x in h) / len(h)
-    found["weight_norm_min"] = min(lengths)
-    found["weight_norm_ratio"] = max(lengths) / min(lengths)
-    found["weight_angle_min"] = math.acos(max(-1.0, min(1.0, max(cosine(w[i], w[j]) for i, j in pairs))))
-    return found
+    measured["nc4"] = wrong / len(h)
+    measured["feature_alignment"] = sum(cosine(x, w[c]) for x, c in zip(h, y, strict=True)) / len(h)
+    measured["feature_norm_mean"] = sum(math.dist(x, 0 * x) for x in h) / len(h)
+    measured["weight_norm_min"] = min(lengths)
+    measured["weight_norm_ratio"] = max(lengths) / min(lengths)
+    measured["weight_angle_min"] = math.acos(max(-1.0, min(1.0, max(cosine(w[i], w[j]) for i, j in pairs))))
+    return measured
 
 
 @st.composite
@@ -58,10 +58,10 @@ def networks(draw, max_dim=8):
     return features, weight, target, torch.randn(len(counts), generator=generator, dtype=torch.float64)
 
 
-def same(found, expected, rel=1e-8, floor=1e-10):
-    assert set(found) == set(expected)
+def same(actual, expected, rel=1e-8, floor=1e-10):
+    assert set(actual) == set(expected)
     for key, value in expected.items():
-        assert float(found[key]) == pytest.approx(float(value), rel=rel, abs=floor), key
+        assert float(actual[key]) == pytest.approx(float(value), rel=rel, abs=floor), key
 
 
 @given(networks())
@@ -118,24 +118,24 @@ def test_the_names_and_values_are_those_of_a_path():
     features, weight = torch.randn(7, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
     path = LayerPeeled(target, 3).flow(features, weight)
     state = path.at(20.0)
-    found, expected = neural_collapse(state.features, state.weight, target), path.collapse(20.0)
-    assert set(expected) <= set(found)
+    actual, expected = neural_collapse(state.features, state.weight, target), path.collapse(20.0)
+    assert set(expected) <= set(actual)
     for key, value in expected.items():
-        assert found[key].item() == pytest.approx(value.item(), rel=1e-8, abs=1e-10), key
+        assert actual[key].item() == pytest.approx(value.item(), rel=1e-8, abs=1e-10), key
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 7])
 def test_a_collapsed_network_reads_as_collapsed(num_classes):
     frame = torch.eye(num_classes, dtype=torch.float64) - 1 / num_classes
     target = torch.arange(num_classes).repeat(3)
-    found = neural_collapse(4 * frame[target], frame, target)
-    for key, value in found.items():
+    actual = neural_collapse(4 * frame[target], frame, target)
+    for key, value in actual.items():
         if key.startswith("nc"):
             assert value.item() == pytest.approx(0.0, abs=1e-14), key
-    assert found["alignment"].item() == pytest.approx(1.0)
-    assert found["feature_alignment"].item() == pytest.approx(1.0)
-    assert found["weight_norm_ratio"].item() == pytest.approx(1.0)
-    assert found["weight_angle_min"].item() == pytest.approx(math.acos(-1 / (num_classes - 1)), rel=1e-12)
+    assert actual["alignment"].item() == pytest.approx(1.0)
+    assert actual["feature_alignment"].item() == pytest.approx(1.0)
+    assert actual["weight_norm_ratio"].item() == pytest.approx(1.0)
+    assert actual["weight_angle_min"].item() == pytest.approx(math.acos(-1 / (num_classes - 1)), rel=1e-12)
 
 
 @pytest.mark.parametrize("dim", [3, 12])
@@ -159,8 +159,8 @@ def test_every_measure_but_nc4_is_differentiable(dim, batch):
     target = torch.tensor([0, 1, 2, 3, 0, 1, 2, 0, 1, 0])
 
     def function(h, w):
-        found = summarize_collapse(zip(h.split(batch), target.split(batch), strict=True), 4).measures(w)
-        return tuple(found.values())
+        measured = summarize_collapse(zip(h.split(batch), target.split(batch), strict=True), 4).measures(w)
+        return tuple(measured.values())
 
     assert all(value.requires_grad for value in function(features, weight))
     assert torch.autograd.gradcheck(function, (features, weight), atol=1e-5)
@@ -169,8 +169,8 @@ def test_every_measure_but_nc4_is_differentiable(dim, batch):
 
 def test_gradients_reach_half_precision_features():
     features = torch.randn(6, 4).half().requires_grad_()
-    found = neural_collapse(features, torch.randn(3, 4), torch.arange(6) % 3)
-    found["nc1"].backward()
+    actual = neural_collapse(features, torch.randn(3, 4), torch.arange(6) % 3)
+    actual["nc1"].backward()
     assert features.grad.dtype == torch.float16
     assert features.grad.abs().sum() > 0
 
@@ -182,9 +182,9 @@ def test_sums_are_double_whatever_the_features_are(dtype):
     target = torch.arange(600) % 3
     features = torch.tensor([96.0, 64.0, 112.0])[target, None] + torch.randint(-1, 2, (600, 4), generator=generator) / 2
     weight = torch.randint(-3, 4, (3, 4), generator=generator) + torch.eye(3, 4)
-    found = neural_collapse(features.to(dtype), weight.to(dtype), target)
-    assert {value.dtype for value in found.values()} == {torch.float64 if dtype == torch.float64 else torch.float32}
-    same(found, measures(features, weight, target), rel=1e-5, floor=1e-6)
+    actual = neural_collapse(features.to(dtype), weight.to(dtype), target)
+    assert {value.dtype for value in actual.values()} == {torch.float64 if dtype == torch.float64 else torch.float32}
+    same(actual, measures(features, weight, target), rel=1e-5, floor=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 7, 60])
@@ -194,10 +194,10 @@ def test_almost_collapsed_features_keep_an_accurate_covariance(size):
     target = torch.arange(60) % 3
     means = 100 * torch.randn(3, 4, generator=generator, dtype=torch.float64)
     features = means[target] + 1e-7 * torch.randn(60, 4, generator=generator, dtype=torch.float64)
-    found = summarize_collapse(zip(features.split(size), target.split(size), strict=True), 3).measures()
+    actual = summarize_collapse(zip(features.split(size), target.split(size), strict=True), 3).measures()
     expected = measures(features, means, target)
     for key in ("nc1", "nc1_ratio"):
-        assert found[key].item() == pytest.approx(expected[key], rel=1e-5), key
+        assert actual[key].item() == pytest.approx(expected[key], rel=1e-5), key
 
 
 @given(networks(), st.integers(0, 4))
@@ -206,11 +206,11 @@ def test_a_class_without_examples_is_left_out(network, absent):
     num_classes = len(weight) + 1
     absent = min(absent, len(weight))
     wide = torch.cat([weight[:absent], torch.full((1, weight.shape[1]), 0.3, dtype=torch.float64), weight[absent:]])
-    found = neural_collapse(features, wide, torch.where(target >= absent, target + 1, target))
+    actual = neural_collapse(features, wide, torch.where(target >= absent, target + 1, target))
     present = [c for c in range(num_classes) if c != absent]
     of_features = measures(features, weight - weight.mean(0), target)  # the present classes, centered anew
     of_weight = measures(wide, wide, torch.arange(num_classes))
-    for key, value in found.items():
+    for key, value in actual.items():
         if "weight" in key:
             expected = of_weight[key]
         elif key == "feature_alignment":
@@ -233,8 +233,8 @@ def test_a_collapsed_network_reads_as_collapsed_without_one_of_its_classes():
 
 
 def test_one_example_per_class_has_no_variability():
-    found = neural_collapse(torch.randn(4, 6), torch.randn(4, 6), torch.arange(4))
-    assert (found["nc1"].item(), found["nc1_ratio"].item()) == (0.0, 0.0)
+    actual = neural_collapse(torch.randn(4, 6), torch.randn(4, 6), torch.arange(4))
+    assert (actual["nc1"].item(), actual["nc1_ratio"].item()) == (0.0, 0.0)
 
 
 def test_without_prototypes_only_the_features_are_measured():
@@ -259,8 +259,8 @@ def test_without_a_covariance_only_nc1_is_missing():
 def test_an_empty_summary_is_the_zero_of_the_sum():
     features, weight, target = torch.randn(20, 4), torch.randn(3, 4), torch.arange(20) % 3
     one, zero = CollapseSummary.of(features, target, 3), CollapseSummary.empty(3, 4)
-    for found in (one + zero, zero + one, zero + zero + one):
-        same(found.measures(weight), one.measures(weight))
+    for actual in (one + zero, zero + one, zero + zero + one):
+        same(actual.measures(weight), one.measures(weight))
 
 
 def test_prototypes_that_coincide_or_vanish_have_numbers_too():
@@ -276,8 +276,8 @@ def test_prototypes_that_coincide_or_vanish_have_numbers_too():
 def test_small_angles_keep_their_digits():
     """arccos of a float64 cosine sees no angle below 1e-8."""
     weight = torch.tensor([[1.0, 0.0], [1.0, 1e-10], [-1.0, 0.0]], dtype=torch.float64)
-    found = neural_collapse(torch.randn(6, 2).double(), weight, torch.arange(6) % 3)
-    assert found["weight_angle_min"].item() == pytest.approx(1e-10, rel=1e-12)
+    actual = neural_collapse(torch.randn(6, 2).double(), weight, torch.arange(6) % 3)
+    assert actual["weight_angle_min"].item() == pytest.approx(1e-10, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -43,21 +43,21 @@ def oracle(guesses, target, counts, average) -> dict[str, float]:
 @pytest.mark.parametrize("average", ["example", "class"])
 @given(case=evaluations())
 def test_each_group_is_judged_by_its_own_examples(average, case):
-    found = shot_accuracy(*case, average=average)
+    actual = shot_accuracy(*case, average=average)
     expected = oracle(*case, average)
-    assert list(found) == ["all", "many", "medium", "few"]
+    assert list(actual) == ["all", "many", "medium", "few"]
     for key, value in expected.items():
-        assert found[key] == pytest.approx(value, rel=1e-14, nan_ok=True), key
+        assert actual[key] == pytest.approx(value, rel=1e-14, nan_ok=True), key
 
 
 def test_twenty_and_a_hundred_are_medium():
-    found = shot_accuracy(torch.tensor([0, 1, 0, 0]), torch.tensor([0, 1, 2, 3]), torch.tensor([20, 100, 19, 101]))
-    assert found == {"all": 0.5, "many": 0.0, "medium": 1.0, "few": 0.0}
+    actual = shot_accuracy(torch.tensor([0, 1, 0, 0]), torch.tensor([0, 1, 2, 3]), torch.tensor([20, 100, 19, 101]))
+    assert actual == {"all": 0.5, "many": 0.0, "medium": 1.0, "few": 0.0}
 
 
 def test_the_thresholds_can_be_moved():
-    found = shot_accuracy([0, 1, 2], [0, 1, 0], [5, 2, 9], many=4, few=3)
-    assert (found["many"], found["few"], math.isnan(found["medium"])) == (0.5, 1.0, True)
+    actual = shot_accuracy([0, 1, 2], [0, 1, 0], [5, 2, 9], many=4, few=3)
+    assert (actual["many"], actual["few"], math.isnan(actual["medium"])) == (0.5, 1.0, True)
 
 
 def test_logits_are_predictions_too():

@@ -49,30 +49,30 @@ def oracle(inside: list[float], outside: list[float]) -> dict[str, Fraction]:
 def test_the_metrics_are_those_of_the_definitions(scores):
     """[eq: ood-metrics]."""
     inside, outside = scores
-    found = ood_metrics(torch.tensor(inside, dtype=torch.float64), torch.tensor(outside, dtype=torch.float64))
-    assert list(found) == ["fpr95", "auroc", "aupr_in", "aupr_out"]
+    actual = ood_metrics(torch.tensor(inside, dtype=torch.float64), torch.tensor(outside, dtype=torch.float64))
+    assert list(actual) == ["fpr95", "auroc", "aupr_in", "aupr_out"]
     for key, value in oracle(inside, outside).items():
-        assert found[key] == pytest.approx(float(value), rel=1e-13, abs=0), key
+        assert actual[key] == pytest.approx(float(value), rel=1e-13, abs=0), key
 
 
 @given(pairs)
 def test_the_areas_are_those_of_scikit_learn(scores):
     inside, outside = scores
-    found = ood_metrics(inside, outside)
+    actual = ood_metrics(inside, outside)
     labels, values = np.r_[np.ones(len(inside)), np.zeros(len(outside))], np.r_[inside, outside]
-    assert found["auroc"] == pytest.approx(roc_auc_score(labels, values), rel=1e-12)
-    assert found["aupr_in"] == pytest.approx(average_precision_score(labels, values), rel=1e-12)
-    assert found["aupr_out"] == pytest.approx(average_precision_score(1 - labels, -values), rel=1e-12)
+    assert actual["auroc"] == pytest.approx(roc_auc_score(labels, values), rel=1e-12)
+    assert actual["aupr_in"] == pytest.approx(average_precision_score(labels, values), rel=1e-12)
+    assert actual["aupr_out"] == pytest.approx(average_precision_score(1 - labels, -values), rel=1e-12)
 
 
 @given(pairs)
 def test_with_the_other_set_positive_the_roles_and_the_sign_turn(scores):
     inside, outside = scores
-    found = ood_metrics(inside, outside, positive="ood")
+    actual = ood_metrics(inside, outside, positive="ood")
     turned = ood_metrics([-s for s in outside], [-s for s in inside])
-    assert found["fpr95"] == turned["fpr95"]
-    assert (found["aupr_in"], found["aupr_out"]) == (turned["aupr_out"], turned["aupr_in"])
-    assert found["auroc"] == pytest.approx(turned["auroc"], rel=1e-15)
+    assert actual["fpr95"] == turned["fpr95"]
+    assert (actual["aupr_in"], actual["aupr_out"]) == (turned["aupr_out"], turned["aupr_in"])
+    assert actual["auroc"] == pytest.approx(turned["auroc"], rel=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_exactly_a_twentieth_of_the_id_set_may_fall_below_the_threshold(size, re
     """0.95 n is not a float for most n; the comparison is one of whole numbers."""
     inside = torch.arange(size)
     outside = torch.arange(size) - 0.5  # outside[i] lies just below inside[i]
-    found = ood_metrics(inside, outside)["fpr95"]
-    assert found == (size - rejected - 1) / size
+    actual = ood_metrics(inside, outside)["fpr95"]
+    assert actual == (size - rejected - 1) / size
 
 
 def test_equal_scores_are_accepted_together():
@@ -92,8 +92,8 @@ def test_equal_scores_are_accepted_together():
 
 def test_separated_sets_are_perfect_and_reversed_ones_the_opposite():
     assert ood_metrics([2, 3], [0, 1]) == {"fpr95": 0.0, "auroc": 1.0, "aupr_in": 1.0, "aupr_out": 1.0}
-    found = ood_metrics([0, 1], [2, 3])
-    assert (found["fpr95"], found["auroc"]) == (1.0, 0.0)
+    actual = ood_metrics([0, 1], [2, 3])
+    assert (actual["fpr95"], actual["auroc"]) == (1.0, 0.0)
 
 
 def test_zero_and_minus_zero_tie():
@@ -108,8 +108,8 @@ def test_low_precision_scores_count_as_the_numbers_they_are(dtype):
 
 def test_a_large_set_does_not_overflow():
     inside = torch.arange(400_000)
-    found = ood_metrics(inside + 100_000, inside)
-    assert found["auroc"] == pytest.approx(1 - 0.75**2 / 2, abs=1e-5)
+    actual = ood_metrics(inside + 100_000, inside)
+    assert actual["auroc"] == pytest.approx(1 - 0.75**2 / 2, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -138,14 +138,14 @@ def test_an_unknown_convention_is_refused():
 def test_the_scores_are_the_log_odds_of_the_largest_probability_the_negative_energy_and_the_norm(temperature):
     """[eq: ood-scores]."""
     logits, features = 3 * torch.randn(7, 4, dtype=torch.float64), torch.randn(7, 5, dtype=torch.float64)
-    found = ood_scores(logits, features, temperature=temperature)
-    assert list(found) == ["softmax", "energy", "norm"]
+    actual = ood_scores(logits, features, temperature=temperature)
+    assert list(actual) == ["softmax", "energy", "norm"]
     for i in range(7):
         weights = [np.exp(z / temperature) for z in logits[i].tolist()]
         largest = max(weights) / sum(weights)
-        assert found["softmax"][i].item() == pytest.approx(np.log(largest / (1 - largest)), rel=1e-12, abs=1e-12)
-        assert found["energy"][i].item() == pytest.approx(temperature * np.log(sum(weights)), rel=1e-13)
-        assert found["norm"][i].item() == pytest.approx(sum(x * x for x in features[i].tolist()) ** 0.5, rel=1e-13)
+        assert actual["softmax"][i].item() == pytest.approx(np.log(largest / (1 - largest)), rel=1e-12, abs=1e-12)
+        assert actual["energy"][i].item() == pytest.approx(temperature * np.log(sum(weights)), rel=1e-13)
+        assert actual["norm"][i].item() == pytest.approx(sum(x * x for x in features[i].tolist()) ** 0.5, rel=1e-13)
 
 
 def test_confident_networks_are_ranked_where_their_probabilities_tie_at_one():
@@ -166,10 +166,10 @@ def test_scores_without_features_have_no_norm():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_scores_keep_the_dtype_but_not_half_precision(dtype):
-    found = ood_scores(torch.randn(3, 4).to(dtype), 300 * torch.ones(3, 4, dtype=dtype))
+    actual = ood_scores(torch.randn(3, 4).to(dtype), 300 * torch.ones(3, 4, dtype=dtype))
     wanted = torch.float64 if dtype == torch.float64 else torch.float32
-    assert {score.dtype for score in found.values()} == {wanted}
-    assert found["norm"].tolist() == pytest.approx([600.0] * 3)  # 300^2 overflows float16
+    assert {score.dtype for score in actual.values()} == {wanted}
+    assert actual["norm"].tolist() == pytest.approx([600.0] * 3)  # 300^2 overflows float16
 
 
 def test_large_logits_have_a_finite_energy():

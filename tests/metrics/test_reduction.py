@@ -48,9 +48,9 @@ def _worker(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What both processes found, for every split; starting them takes the time, so they start once."""
-    found = tmp_path_factory.mktemp("processes")
-    run_in_two(_worker, str(found))
-    return found
+    place = tmp_path_factory.mktemp("processes")
+    run_in_two(_worker, str(place))
+    return place
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -59,8 +59,8 @@ def test_processes_reduce_their_parts_to_the_whole(split, rank, folder):
     features, weight, target = data()
     p = (features @ weight.T).softmax(1)
     expected = neural_collapse(features, weight, target)
-    found, errors = torch.load(folder / f"{split}-{rank}.pt")
-    assert set(found) == set(expected)
+    actual, errors = torch.load(folder / f"{split}-{rank}.pt")
+    assert set(actual) == set(expected)
     for key, value in expected.items():
-        assert found[key].item() == pytest.approx(value.item(), rel=1e-6, abs=1e-9), key
+        assert actual[key].item() == pytest.approx(value.item(), rel=1e-6, abs=1e-9), key
     assert errors == pytest.approx((reliability(p, target).error, classwise_reliability(p, target).error), rel=1e-12)

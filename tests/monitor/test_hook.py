@@ -57,16 +57,16 @@ def test_streamed_numbers_are_those_of_all_features_at_once():
             for x, y in data:
                 model(x)
                 monitor.update(y)
-            found = monitor.compute()
+            actual = monitor.compute()
     features, labels = together(model, data)
     expected = neural_collapse(features, model[-1].weight.detach().double(), labels, model[-1].bias.detach())
-    assert set(expected) <= set(found)
+    assert set(expected) <= set(actual)
     for key, value in expected.items():  # the network stood still: nc4 by the means of the epoch before is exact
-        assert found[key] == pytest.approx(value.item(), rel=1e-9, abs=1e-12), key
-    assert found["examples"] == 36
-    assert found["nonfinite"] == 0
-    assert found["feature_norm_rms"] == pytest.approx(features.pow(2).sum(1).mean().sqrt().item())
-    assert found["weight_norm_rms"] == pytest.approx(model[-1].weight.double().pow(2).sum(1).mean().sqrt().item())
+        assert actual[key] == pytest.approx(value.item(), rel=1e-9, abs=1e-12), key
+    assert actual["examples"] == 36
+    assert actual["nonfinite"] == 0
+    assert actual["feature_norm_rms"] == pytest.approx(features.pow(2).sum(1).mean().sqrt().item())
+    assert actual["weight_norm_rms"] == pytest.approx(model[-1].weight.double().pow(2).sum(1).mean().sqrt().item())
 
 
 def test_the_first_epoch_has_no_nc4_and_every_number_is_a_finite_float():
@@ -74,9 +74,9 @@ def test_the_first_epoch_has_no_nc4_and_every_number_is_a_finite_float():
     monitor = Monitor(model)
     model(x)
     monitor.update(y)
-    found = monitor.compute()
-    assert "nc4" not in found
-    assert all(type(value) is float and math.isfinite(value) for value in found.values())
+    actual = monitor.compute()
+    assert "nc4" not in actual
+    assert all(type(value) is float and math.isfinite(value) for value in actual.values())
 
 
 def test_the_prediction_is_that_of_predict():
@@ -87,16 +87,16 @@ def test_the_prediction_is_that_of_predict():
         for x, y in data:
             model(x)
             monitor.update(y)
-        found = monitor.compute()
+        actual = monitor.compute()
     features, labels = together(model, data)
     head = model[-1]
     expected = predict(measure_arrays(features, labels, head.weight.detach(), head.bias.detach()), lr=0.3, **setting)
     for name in ("growth", "rate", "critical_decay", "limit_accuracy", "limit_rank", "best_gamma", "imbalance"):
-        assert found[f"theory/{name}"] == pytest.approx(getattr(expected, name), rel=1e-9), name
-    assert found["theory/time_to_collapse"] == pytest.approx(expected.times[0.05], rel=1e-9)
-    assert found["theory/limit_nc3"] == pytest.approx(expected.collapse_limit["nc3"], abs=1e-9)
+        assert actual[f"theory/{name}"] == pytest.approx(getattr(expected, name), rel=1e-9), name
+    assert actual["theory/time_to_collapse"] == pytest.approx(expected.times[0.05], rel=1e-9)
+    assert actual["theory/limit_nc3"] == pytest.approx(expected.collapse_limit["nc3"], abs=1e-9)
     sqrt = next(one for one in expected.weightings if one.name == "sqrt")
-    assert found["theory/limit_accuracy_sqrt"] == sqrt.limit_accuracy
+    assert actual["theory/limit_accuracy_sqrt"] == sqrt.limit_accuracy
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["trained head", "fixed head"])
@@ -115,14 +115,14 @@ def test_where_features_are_free_what_was_predicted_is_found(fixed):
         model(index)
         monitor.update(labels)
         model.train()
-        found = monitor.compute(step=100 * epoch)
-        predicted = {key: value for key, value in found.items() if key.startswith("predicted/")}
+        actual = monitor.compute(step=100 * epoch)
+        predicted = {key: value for key, value in actual.items() if key.startswith("predicted/")}
         assert bool(predicted) == (epoch > 0)
         for key, value in predicted.items():
             # steps of size 0.01 against the flow; over an epoch the measures move by up to a half
-            assert value == pytest.approx(found[key.removeprefix("predicted/")], rel=2e-3, abs=2e-4), key
+            assert value == pytest.approx(actual[key.removeprefix("predicted/")], rel=2e-3, abs=2e-4), key
     assert {"predicted/nc3", "predicted/nc1_ratio", "predicted/feature_norm_rms"} <= set(predicted)
-    assert ("theory/critical_decay" in found) != fixed
+    assert ("theory/critical_decay" in actual) != fixed
 
 
 def test_a_head_that_normalizes_is_measured_and_not_predicted():
@@ -130,9 +130,9 @@ def test_a_head_that_normalizes_is_measured_and_not_predicted():
     monitor = Monitor(model)
     model(x)
     monitor.update(y)
-    found = monitor.compute()
-    assert "nc1" in found
-    assert not any(key.startswith("theory/") for key in found)
+    actual = monitor.compute()
+    assert "nc1" in actual
+    assert not any(key.startswith("theory/") for key in actual)
 
 
 def trained(watched: bool, loss_hook: bool = False) -> tuple[dict[str, Tensor], Tensor]:
@@ -229,10 +229,10 @@ def test_several_forward_passes_may_be_labelled_together_or_each_for_itself():
         one.update(y)
         if k % 2:
             other.update(torch.cat([data[k - 1][1], y]))
-    found, expected = other.compute(), one.compute()
-    assert found.keys() == expected.keys()
+    actual, expected = other.compute(), one.compute()
+    assert actual.keys() == expected.keys()
     for key, value in expected.items():
-        assert found[key] == pytest.approx(value, rel=1e-6, abs=1e-9), key
+        assert actual[key] == pytest.approx(value, rel=1e-6, abs=1e-9), key
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -254,10 +254,10 @@ def test_half_precision_is_summed_in_double():
         assert features.dtype == torch.bfloat16
         model[-1](features)
         monitor.update(y)
-        found = monitor.compute()
+        actual = monitor.compute()
     expected = neural_collapse(features.detach().double(), model[-1].weight.detach().double(), y)
-    assert found["nc1"] == pytest.approx(expected["nc1"].item(), rel=1e-9)
-    assert found["nc3"] == pytest.approx(expected["nc3"].item(), rel=1e-9)
+    assert actual["nc1"] == pytest.approx(expected["nc1"].item(), rel=1e-9)
+    assert actual["nc3"] == pytest.approx(expected["nc3"].item(), rel=1e-9)
 
 
 def test_tokens_are_examples_and_ignored_labels_are_left_out():
@@ -267,11 +267,11 @@ def test_tokens_are_examples_and_ignored_labels_are_left_out():
     monitor = Monitor(model, theory=False)
     model(x)
     monitor.update(y)
-    found = monitor.compute()
+    actual = monitor.compute()
     features = model[0](x[:, :5]).reshape(-1, DIM).detach().double()
-    assert found["examples"] == 20
+    assert actual["examples"] == 20
     expected = neural_collapse(features, model[1].weight.detach().double(), y[:, :5].reshape(-1))
-    assert found["nc1"] == pytest.approx(expected["nc1"].item(), rel=1e-9)
+    assert actual["nc1"] == pytest.approx(expected["nc1"].item(), rel=1e-9)
 
 
 def test_features_that_are_not_finite_are_left_out_and_told_of():
@@ -282,8 +282,8 @@ def test_features_that_are_not_finite_are_left_out_and_told_of():
     x[3] = math.nan
     model(x)
     monitor.update(y)
-    found = monitor.compute()
-    assert (found["examples"], found["nonfinite"]) == (11, 1)
+    actual = monitor.compute()
+    assert (actual["examples"], actual["nonfinite"]) == (11, 1)
 
 
 @pytest.mark.parametrize(
@@ -305,10 +305,10 @@ def test_what_cannot_be_measured_is_left_out_with_a_reason(labels, broken, reaso
         with torch.no_grad():
             model[-1].weight[0, 0] = math.inf
     with pytest.warns(UserWarning, match=reason) as told:
-        found = monitor.compute()
+        actual = monitor.compute()
     assert told[0].filename == __file__
-    assert ("nc1" in found) == measured
-    assert not any(key.startswith("theory/") for key in found)
+    assert ("nc1" in actual) == measured
+    assert not any(key.startswith("theory/") for key in actual)
 
 
 def test_a_network_that_is_dead_is_no_error():

@@ -29,8 +29,8 @@ def _found(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
             if len(x):
                 model(x)
                 monitor.update(y)
-            found = monitor.compute(step)
-    return found
+            numbers = monitor.compute(step)
+    return numbers
 
 
 def _worker(rank: int, folder: str) -> None:
@@ -42,17 +42,17 @@ def _worker(rank: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("processes")
-    run_in_two(_worker, str(found))
-    return found
+    place = tmp_path_factory.mktemp("processes")
+    run_in_two(_worker, str(place))
+    return place
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("split", SPLITS)
 def test_two_processes_find_what_one_finds(split, rank, folder):
-    found, expected = torch.load(folder / f"{split}-{rank}.pt"), _found(*data())
-    assert found.keys() == expected.keys()
+    actual, expected = torch.load(folder / f"{split}-{rank}.pt"), _found(*data())
+    assert actual.keys() == expected.keys()
     assert (expected["examples"], expected["nonfinite"]) == (17, 1)
     assert {"nc4", "predicted/nc3", "theory/rate"} <= expected.keys()
     for key, value in expected.items():
-        assert found[key] == pytest.approx(value, rel=1e-6, abs=1e-9), key
+        assert actual[key] == pytest.approx(value, rel=1e-6, abs=1e-9), key

@@ -69,9 +69,9 @@ def _worker(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What both processes end with, in every case; starting them takes the time, so they start once."""
-    found = tmp_path_factory.mktemp("ddp")
-    run_in_two(_worker, str(found))
-    return found
+    place = tmp_path_factory.mktemp("ddp")
+    run_in_two(_worker, str(place))
+    return place
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -81,7 +81,7 @@ def test_two_processes_end_where_one_does(case: str, rank: int, folder: Path):
     before = net.state_dict()["body.0.weight"].clone()
     expected = steps(net, net, *data())
     assert not torch.equal(expected["body.0.weight"], before)
-    found = torch.load(folder / f"{case}-{rank}.pt", weights_only=True)
-    assert found.keys() == expected.keys()
+    actual = torch.load(folder / f"{case}-{rank}.pt", weights_only=True)
+    assert actual.keys() == expected.keys()
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(actual[name], tensor, rtol=1e-12, atol=1e-13)

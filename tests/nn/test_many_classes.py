@@ -107,13 +107,13 @@ class Pair:
     def error(self) -> float:
         """Largest difference of weights, biases and sums, in units of the largest entry."""
         weight = self.linear.weight.detach()
-        found = [
+        errors = [
             (self.head.dense() - weight).abs().max(),
             (self.head.weight_sum - counted(self.head) @ weight).abs().max() / len(weight),
         ]
         if self.linear.bias is not None:
-            found.append((self.head.biases(torch.arange(len(weight))) - self.linear.bias.detach()).abs().max())
-        return max(one.item() for one in found) / max(1e-3, weight.abs().max().item())
+            errors.append((self.head.biases(torch.arange(len(weight))) - self.linear.bias.detach()).abs().max())
+        return max(error.item() for error in errors) / max(1e-3, weight.abs().max().item())
 
 
 @every_loss
@@ -431,9 +431,9 @@ def test_log_probabilities_are_those_of_the_logits_and_sum_to_one(name, bias):
     for _ in range(5):
         pair.step(pair.normal(6, 4), pair.labels(6), 0.3)
     features = pair.normal(1, 4).expand(11, 4)
-    found = pair.head.log_prob(features, torch.arange(11))
-    torch.testing.assert_close(found, -pair.losses(pair.linear(features), torch.arange(11)))
-    torch.testing.assert_close(found.exp().sum(), torch.ones((), dtype=F64))
+    actual = pair.head.log_prob(features, torch.arange(11))
+    torch.testing.assert_close(actual, -pair.losses(pair.linear(features), torch.arange(11)))
+    torch.testing.assert_close(actual.exp().sum(), torch.ones((), dtype=F64))
     assert not pair.head._pending
 
 

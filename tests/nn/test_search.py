@@ -35,10 +35,10 @@ def test_the_answer_is_that_of_sorting_all_scores(engine, classes, dim, queries,
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randint(-2, 3, (classes, dim), generator=generator).float()
     features = torch.randint(-2, 3, (queries, dim), generator=generator).float()
-    found = nearest_prototype(features, weight, k, block=block, engine=engine)
-    assert found.scores.shape == found.classes.shape == (queries, k)
-    assert found.classes.tolist() == by_sorting(features, weight, k)
-    for row, h in zip(found.classes, features, strict=True):
+    actual = nearest_prototype(features, weight, k, block=block, engine=engine)
+    assert actual.scores.shape == actual.classes.shape == (queries, k)
+    assert actual.classes.tolist() == by_sorting(features, weight, k)
+    for row, h in zip(actual.classes, features, strict=True):
         expected = (weight @ h).sort(descending=True).values[:k]
         assert torch.equal(weight[row] @ h, expected)
 
@@ -49,11 +49,11 @@ def test_a_slightly_moved_prototype_finds_itself(engine, dtype):
     weight = prototypes(5000, 32, torch.Generator().manual_seed(0), method="random", dtype=dtype)
     target = torch.arange(0, 5000, 37)
     features = weight[target] + 0.02 * torch.randn(len(target), 32).to(dtype)
-    found = nearest_prototype(features, weight, block=999, engine=engine)
-    assert torch.equal(found.classes[:, 0], target)
-    assert found.scores.dtype == dtype
+    actual = nearest_prototype(features, weight, block=999, engine=engine)
+    assert torch.equal(actual.classes[:, 0], target)
+    assert actual.scores.dtype == dtype
     expected = (features.double() * weight[target].double()).sum(1).to(dtype)
-    torch.testing.assert_close(found.scores[:, 0], expected)
+    torch.testing.assert_close(actual.scores[:, 0], expected)
 
 
 @pytest.mark.skipif(not HAS_FAISS, reason="faiss is not installed")
@@ -73,14 +73,14 @@ def test_of_equal_prototypes_the_lowest_class_comes_first(engine):
     row = torch.randn(16, generator=torch.Generator().manual_seed(0))
     weight = torch.randn(300, 16, generator=torch.Generator().manual_seed(1)) * 0.1
     weight[[250, 17, 90]] = row
-    found = nearest_prototype(row, weight, 3, block=64, engine=engine)
-    assert found.classes.tolist() == [17, 90, 250]
+    actual = nearest_prototype(row, weight, 3, block=64, engine=engine)
+    assert actual.classes.tolist() == [17, 90, 250]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_of_hundreds_of_equal_prototypes_the_lowest_classes_come_first(engine):
-    found = nearest_prototype(torch.ones(2, 3), torch.ones(500, 3), 4, engine=engine)
-    assert found.classes.tolist() == [[0, 1, 2, 3]] * 2
+    actual = nearest_prototype(torch.ones(2, 3), torch.ones(500, 3), 4, engine=engine)
+    assert actual.classes.tolist() == [[0, 1, 2, 3]] * 2
     assert nearest_prototype(torch.zeros(3), torch.randn(500, 3), 2, engine=engine).classes.tolist() == [0, 1]
 
 
@@ -91,16 +91,16 @@ def test_prototypes_that_only_float64_tells_apart_are_told_apart_at_every_scale(
     weight = torch.ones(64, 8, dtype=torch.float64)
     weight = scale * (weight + 1e-12 * torch.randn(64, 8, generator=generator, dtype=torch.float64))
     features = torch.rand(5, 8, generator=generator, dtype=torch.float64) / scale
-    found = nearest_prototype(features, weight, 3, engine=engine)
-    assert found.classes.tolist() == by_sorting(features, weight, 3)
-    torch.testing.assert_close(found.scores, (features @ weight.T).sort(descending=True).values[:, :3])
+    actual = nearest_prototype(features, weight, 3, engine=engine)
+    assert actual.classes.tolist() == by_sorting(features, weight, 3)
+    torch.testing.assert_close(actual.scores, (features @ weight.T).sort(descending=True).values[:, :3])
 
 
 @pytest.mark.parametrize("engine", ["auto", *ENGINES])
 def test_scores_beyond_the_largest_number_still_have_an_order(engine):
     weight = 1e200 * torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
-    found = nearest_prototype(1e200 * torch.tensor([[2.0, 1.0]], dtype=torch.float64), weight, 3, engine=engine)
-    assert found.classes.tolist() == [[2, 0, 1]]
+    actual = nearest_prototype(1e200 * torch.tensor([[2.0, 1.0]], dtype=torch.float64), weight, 3, engine=engine)
+    assert actual.classes.tolist() == [[2, 0, 1]]
 
 
 @pytest.mark.parametrize("engine", ["auto", *ENGINES])
@@ -117,9 +117,9 @@ def test_numbers_without_an_order_are_refused(engine, bad):
 def test_leading_axes_are_kept_and_may_be_empty(engine):
     weight = torch.randn(20, 4)
     features = torch.randn(2, 3, 4)
-    found = nearest_prototype(features, weight, 2, engine=engine)
-    assert found.classes.shape == found.scores.shape == (2, 3, 2)
-    assert torch.equal(found.classes[1, 2], nearest_prototype(features[1, 2], weight, 2, engine=engine).classes)
+    actual = nearest_prototype(features, weight, 2, engine=engine)
+    assert actual.classes.shape == actual.scores.shape == (2, 3, 2)
+    assert torch.equal(actual.classes[1, 2], nearest_prototype(features[1, 2], weight, 2, engine=engine).classes)
     empty = nearest_prototype(torch.zeros(0, 4), weight, 2, engine=engine)
     assert empty.classes.shape == (0, 2)
     assert empty.classes.dtype == torch.int64

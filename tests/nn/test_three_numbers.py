@@ -88,10 +88,12 @@ def test_per_sample_gradients_by_vmap(name: str):
 def test_half_precision_logits_are_summed_in_single(name: str, dtype: torch.dtype):
     _, module, _, options = FAMILY[name]
     logits, target = (30 * torch.randn(8, 4000)).to(dtype), torch.arange(8)
-    found = module(reduction="none", **options)(logits, target)
-    assert found.dtype == dtype
+    actual = module(reduction="none", **options)(logits, target)
+    assert actual.dtype == dtype
     exact = module(reduction="none", **options)(logits.double(), target)
-    assert torch.equal(found, exact.to(dtype)) or torch.allclose(found.double(), exact, rtol=2 * torch.finfo(dtype).eps)
+    assert torch.equal(actual, exact.to(dtype)) or torch.allclose(
+        actual.double(), exact, rtol=2 * torch.finfo(dtype).eps
+    )
 
 
 @members

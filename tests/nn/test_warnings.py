@@ -32,8 +32,8 @@ def test_a_loss_that_runs_away_warns_once():
 
 def test_nothing_is_read_under_vmap():
     loss = UnhingedLoss()
-    found = torch.vmap(lambda z: loss(z, torch.tensor(0)))(torch.full((2, 3), -1e9))
-    assert found.shape == (2,)
+    actual = torch.vmap(lambda z: loss(z, torch.tensor(0)))(torch.full((2, 3), -1e9))
+    assert actual.shape == (2,)
 
 
 def test_a_relu_that_stays_under_a_simplex_is_told():

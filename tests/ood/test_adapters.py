@@ -57,8 +57,8 @@ def test_a_detector_gives_our_scores_with_the_sign_turned(score, temperature, mo
 def test_a_detector_keeps_the_signatures_of_pytorch_ood(model):
     wanted = {"fit": ["data_loader"], "fit_features": ["x", "y"], "predict": ["x"], "predict_features": ["x"]}
     for name, names in wanted.items():
-        found = inspect.signature(getattr(ScoreDetector, name)).parameters
-        assert list(found)[1 : 1 + len(names)] == names
+        actual = inspect.signature(getattr(ScoreDetector, name)).parameters
+        assert list(actual)[1 : 1 + len(names)] == names
     detector = ScoreDetector(model, "norm")
     assert detector.fit([]) is detector
     assert detector.fit([], device="cpu") is detector
@@ -89,10 +89,10 @@ def test_inference_goes_over_a_loader(score, model, images):
     labels = torch.arange(11) % 3
     postprocessor = ScorePostprocessor(score=score)
     postprocessor.setup(model, {"train": []}, {"val": []})
-    predicted, confidence, found = postprocessor.inference(model, loaded(images, labels), False)
-    assert predicted.dtype == found.dtype == np.dtype(int)
+    predicted, confidence, actual = postprocessor.inference(model, loaded(images, labels), False)
+    assert predicted.dtype == actual.dtype == np.dtype(int)
     assert np.array_equal(predicted, model(images).argmax(1).numpy())
-    assert np.array_equal(found, labels.numpy())
+    assert np.array_equal(actual, labels.numpy())
     np.testing.assert_allclose(confidence, reference(model, images)[score].numpy(), rtol=1e-6)
 
 
@@ -109,8 +109,8 @@ def test_a_postprocessor_keeps_the_signatures_of_openood():
         "inference": ["net", "data_loader", "progress"],
     }
     for name, names in wanted.items():
-        found = list(inspect.signature(getattr(ScorePostprocessor, name)).parameters)
-        assert found[1 : 1 + len(names)] == names
+        actual = list(inspect.signature(getattr(ScorePostprocessor, name)).parameters)
+        assert actual[1 : 1 + len(names)] == names
     assert ScorePostprocessor().APS_mode is False
 
 
@@ -156,9 +156,9 @@ def test_a_network_that_returns_more_than_logits_will_do(images):
             return self.fc(features), features
 
     model = Both()
-    found = ScoreDetector(model, "norm", head="fc")(images)
-    assert torch.equal(found, -model.body(images).norm(dim=1))
-    assert torch.equal(found, -ScorePostprocessor(score="norm", head="fc").postprocess(model, images)[1])
+    actual = ScoreDetector(model, "norm", head="fc")(images)
+    assert torch.equal(actual, -model.body(images).norm(dim=1))
+    assert torch.equal(actual, -ScorePostprocessor(score="norm", head="fc").postprocess(model, images)[1])
 
 
 def test_a_head_that_is_called_twice_is_an_error(images):
@@ -240,8 +240,8 @@ def test_a_normalizing_head_can_be_scored_unnormalized(images):
             detector = ScoreDetector(model, "energy", unnormalized=given)
             torch.testing.assert_close(detector(images), -wanted)
             torch.testing.assert_close(detector.predict_features(model[0](images)), -wanted)
-            found = ScorePostprocessor(score="energy", unnormalized=given).postprocess(model, images)[1]
-            torch.testing.assert_close(found, wanted)
+            actual = ScorePostprocessor(score="energy", unnormalized=given).postprocess(model, images)[1]
+            torch.testing.assert_close(actual, wanted)
     assert not torch.allclose(expected, plain)
 
 

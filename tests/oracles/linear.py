@@ -466,10 +466,10 @@ def run_sgd(
     if head:
         groups.append({"params": head, "weight_decay": decays[1]})
     optimizer = torch.optim.SGD(groups, lr=1.0, momentum=momentum, dampening=dampening, nesterov=nesterov)
-    found = {}
+    states = {}
     for step in range(max(steps) + 1):
         if step in steps:
-            found[step] = tuple(None if x is None else x.detach().clone() for x in (features, weight, bias))
+            states[step] = tuple(None if x is None else x.detach().clone() for x in (features, weight, bias))
         optimizer.zero_grad()
         loss(case, features, weight, bias).backward()
         for group, rate, decay in zip(
@@ -481,7 +481,7 @@ def run_sgd(
                     for parameter in group["params"]:
                         parameter.mul_(1 - group["lr"] * decay)
         optimizer.step()
-    return [found[step] for step in steps]
+    return [states[step] for step in steps]
 
 
 def accuracy(case: Any, features: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> float:

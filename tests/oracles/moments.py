@@ -59,11 +59,11 @@ def enumerated(sgd: Sgd, steps: int) -> Tensor:
     draw = itertools.product(range(n), repeat=sgd.batch_size)
     batches = list(draw) if sgd.replacement else list(itertools.combinations(range(n), sgd.batch_size))
     states = [(sgd.features, sgd.weight)]
-    found = [invariants(sgd, *states[0])]
+    means = [invariants(sgd, *states[0])]
     for _ in range(steps):
         states = [one_step(sgd, *state, batch) for state in states for batch in batches]
-        found.append(invariants(sgd, *map(torch.stack, zip(*states, strict=True))).mean(0))
-    return torch.stack(found)
+        means.append(invariants(sgd, *map(torch.stack, zip(*states, strict=True))).mean(0))
+    return torch.stack(means)
 
 
 def full_recursion(sgd: Sgd, steps: int) -> Tensor:
@@ -96,7 +96,7 @@ def full_recursion(sgd: Sgd, steps: int) -> Tensor:
         between = np.trace((project - average) @ hh) / n
         return torch.tensor([loss, np.trace(hh), np.trace(ww), within, between], dtype=torch.float64)
 
-    found = [read()]
+    values = [read()]
     for _ in range(steps):
         cross_hh = a1 * eta_1 / n * hw @ matrix
         cross_ww = a2 * eta_2 / n * hw.T @ matrix.T
@@ -109,8 +109,8 @@ def full_recursion(sgd: Sgd, steps: int) -> Tensor:
         )
         new_ww = a2**2 * ww + cross_ww + cross_ww.T + eta_2**2 / size**2 * matrix @ drawn(hh) @ matrix.T
         hh, hw, ww = new_hh, new_hw, new_ww
-        found.append(read())
-    return torch.stack(found)
+        values.append(read())
+    return torch.stack(values)
 
 
 def simulated(sgd: Sgd, steps: int, runs: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -133,5 +133,5 @@ def simulated(sgd: Sgd, steps: int, runs: int, seed: int = 0) -> tuple[Tensor, T
             (1 - sgd.lr[0] * sgd.feature_decay) * h + sgd.lr[0] * share @ w,
             (1 - sgd.lr[1] * sgd.weight_decay) * w + sgd.lr[1] * share.mT @ h,
         )
-    found = invariants(sgd, h, w)
-    return found.mean(0), found.std(0) / runs**0.5
+    values = invariants(sgd, h, w)
+    return values.mean(0), values.std(0) / runs**0.5

@@ -55,15 +55,15 @@ def mp_descent(
     """(angle, norm) of one example at every step, with vectors of `digits` digits."""
     with mp.workdps(digits):
         h, v = mp.matrix([mp.mpf(x) for x in start]), mp.matrix([mp.mpf(x) for x in pull])
-        found = []
+        states = []
         for _ in range(steps + 1):
             norm = mp.norm(h)
             unit = h / norm
             along = (unit.T * v)[0]
             tangent = v - along * unit
-            found.append((mp.atan2(mp.norm(tangent), along), norm))
+            states.append((mp.atan2(mp.norm(tangent), along), norm))
             h = (1 - mp.mpf(lr) * mp.mpf(decay)) * h + mp.mpf(lr) * tangent / norm ** (power - 1)
-        return found
+        return states
 
 
 def ode_flow(
@@ -138,9 +138,9 @@ def _integral(x):
 
 
 def _quotient(x, y):
-    found, rest = divmod(x, y)
+    quotient, rest = divmod(x, y)
     assert not rest
-    return found
+    return quotient
 
 
 def _after_step(norm, order):

@@ -31,20 +31,20 @@ def test_the_three_formats_give_the_same(tmp_path: Path, dtype: type):
     torch.save(tensors, tmp_path / "features.pt")
     files = [npz(tmp_path, **content), tmp_path / "features.safetensors", tmp_path / "features.pt"]
     for file in files:
-        found = read_features(file)
-        assert torch.equal(found.features, tensors["features"])
-        assert torch.equal(found.labels, tensors["labels"])
-        assert found.weight is not None
-        assert torch.equal(found.weight, tensors["weight"].double())
-        assert found.num_classes == 3
+        actual = read_features(file)
+        assert torch.equal(actual.features, tensors["features"])
+        assert torch.equal(actual.labels, tensors["labels"])
+        assert actual.weight is not None
+        assert torch.equal(actual.weight, tensors["weight"].double())
+        assert actual.num_classes == 3
 
 
 @pytest.mark.parametrize("dtype", [">f4", "<f8", ">i2", "u1", np.longdouble])
 def test_other_number_types_and_byte_orders_are_read(tmp_path: Path, dtype: str):
     values = np.array([[1, 2], [3, 4], [5, 6]])
-    found = read_features(npz(tmp_path, features=values.astype(dtype), target=np.array([0, 1, 1], dtype=">u2")))
-    assert found.features.tolist() == values.tolist()
-    assert found.labels.tolist() == [0, 1, 1]
+    actual = read_features(npz(tmp_path, features=values.astype(dtype), target=np.array([0, 1, 1], dtype=">u2")))
+    assert actual.features.tolist() == values.tolist()
+    assert actual.labels.tolist() == [0, 1, 1]
 
 
 GOOD = arrays([3, 3])
@@ -187,10 +187,10 @@ def test_npy_files_beside_each_other_are_read_as_one(tmp_path: Path):
     with pytest.raises(FileError, match=r"put labels.npy beside it"):
         read_features(tmp_path / "train.npy")
     np.save(tmp_path / "labels.npy", content["labels"])
-    found = read_features(tmp_path / "train.npy")
-    assert found.features.tolist() == content["features"].tolist()
-    assert found.labels.tolist() == content["labels"].tolist()
-    assert found.weight is None
+    actual = read_features(tmp_path / "train.npy")
+    assert actual.features.tolist() == content["features"].tolist()
+    assert actual.labels.tolist() == content["labels"].tolist()
+    assert actual.weight is None
     np.save(tmp_path / "weight.npy", content["weight"])
     assert read_features(tmp_path / "train.npy").weight is not None
     (tmp_path / "labels.npy").write_bytes((tmp_path / "labels.npy").read_bytes()[:-3])
@@ -208,9 +208,9 @@ CSVS = {
 @pytest.mark.parametrize("name", CSVS)
 def test_a_csv_has_one_example_a_line(tmp_path: Path, name: str):
     (tmp_path / "features.csv").write_text(CSVS[name])
-    found = read_features(tmp_path / "features.csv")
-    assert found.features.tolist() == [[1, 2], [3, 4], [5, 6]]
-    assert found.labels.tolist() == [0, 1, 1]
+    actual = read_features(tmp_path / "features.csv")
+    assert actual.features.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert actual.labels.tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize(

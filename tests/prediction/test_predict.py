@@ -49,14 +49,14 @@ def test_the_limit_is_where_gradient_descent_goes(weighted: bool, decays: tuple[
     counts = [9, 4, 2]
     features, labels, weight = tensors(counts)
     weights = torch.tensor(counts, dtype=torch.float64).rsqrt() if weighted else None
-    found = ending(measure_arrays(features, labels, weight), 0.5, *decays, weights)
+    actual = ending(measure_arrays(features, labels, weight), 0.5, *decays, weights)
     h, w = stepped(features, labels, weight, 0.5, 1.0, decays, 600, weights)
     means = class_means(h, labels, 3)
-    torch.testing.assert_close(found.means, unit(means), rtol=0, atol=1e-6)
-    torch.testing.assert_close(found.weight, unit(w), rtol=0, atol=1e-6)
+    torch.testing.assert_close(actual.means, unit(means), rtol=0, atol=1e-6)
+    torch.testing.assert_close(actual.weight, unit(w), rtol=0, atol=1e-6)
     right = (h @ (w - w.mean(0)).mT).argmax(1) == labels
-    assert found.accuracy == pytest.approx(right.double().mean().item())
-    assert (found.accuracy == 1) == weighted
+    assert actual.accuracy == pytest.approx(right.double().mean().item())
+    assert (actual.accuracy == 1) == weighted
 
 
 @given(
@@ -70,17 +70,17 @@ def test_one_representative_per_class_has_the_limit_of_all_examples(
 ):
     """[eq: representatives]."""
     features, labels, weight = tensors(counts, seed=seed)
-    found = ending(measure_arrays(features, labels, weight), gamma, *decays)
+    actual = ending(measure_arrays(features, labels, weight), gamma, *decays)
     state = LayerPeeled(labels, len(counts), gamma, *decays).flow(features, weight).direction()
-    torch.testing.assert_close(found.means, unit(class_means(state.features, labels, len(counts))), rtol=0, atol=1e-7)
-    torch.testing.assert_close(found.weight, unit(state.weight), rtol=0, atol=1e-7)
+    torch.testing.assert_close(actual.means, unit(class_means(state.features, labels, len(counts))), rtol=0, atol=1e-7)
+    torch.testing.assert_close(actual.weight, unit(state.weight), rtol=0, atol=1e-7)
 
 
 def test_a_gamma_beyond_the_edge_leaves_nothing_to_tell_classes_apart():
-    found = predict(measure_arrays(*tensors([4, 4, 4, 4])), gamma=1.7)
-    assert found.limit.undecided == 1
-    assert found.limit_accuracy == 0
-    assert any("gamma is too large" in sentence for sentence in found.findings)
+    actual = predict(measure_arrays(*tensors([4, 4, 4, 4])), gamma=1.7)
+    assert actual.limit.undecided == 1
+    assert actual.limit_accuracy == 0
+    assert any("gamma is too large" in sentence for sentence in actual.findings)
 
 
 # ---- rates and times -----------------------------------------------------------------------------------------------
@@ -88,11 +88,11 @@ def test_a_gamma_beyond_the_edge_leaves_nothing_to_tell_classes_apart():
 
 def test_the_distance_is_reached_when_it_is_said_to_be():
     features, labels, weight = tensors([5, 5, 5])
-    found = predict(measure_arrays(features, labels, weight), lr=1.0, distance=0.2)
+    actual = predict(measure_arrays(features, labels, weight), lr=1.0, distance=0.2)
     far = stepped(features, labels, weight, 0.5, 2.0, (0.0, 0.0), 300)
     distances = []
     for steps in (40, 80):
-        here = stepped(features, labels, weight, 0.5, found.times[0.2] / steps, (0.0, 0.0), steps)
+        here = stepped(features, labels, weight, 0.5, actual.times[0.2] / steps, (0.0, 0.0), steps)
         a, b = (torch.cat(pair) / torch.hypot(pair[0].norm(), pair[1].norm()) for pair in (here, far))
         distances.append((a - b).norm().item())
     # the error of the steps is of first order: extrapolated, it is gone
@@ -111,28 +111,28 @@ def test_the_critical_decay_parts_growing_from_shrinking():
 def test_the_spectrum_is_that_of_the_target_matrix():
     features, labels, weight = tensors([5, 3, 2])
     gamma, first, second, lr = 0.4, 0.02, 0.1, 0.3
-    found = predict(
+    actual = predict(
         measure_arrays(features, labels, weight), gamma=gamma, feature_decay=first, weight_decay=second, lr=lr
     )
     targets = ((1 + gamma) * torch.nn.functional.one_hot(labels, 3).double() - gamma) / len(labels)
     sizes = torch.linalg.svdvals(targets)
     torch.testing.assert_close(
-        torch.tensor([mode.singular_value for mode in found.spectrum], dtype=torch.float64), sizes
+        torch.tensor([mode.singular_value for mode in actual.spectrum], dtype=torch.float64), sizes
     )
-    for mode, size in zip(found.spectrum, sizes.tolist(), strict=True):
+    for mode, size in zip(actual.spectrum, sizes.tolist(), strict=True):
         matrix = lr * np.array([[-first, size], [size, -second]])
         assert mode.growth == pytest.approx(np.linalg.eigvalsh(matrix)[-1])
-    assert found.growth == pytest.approx(found.spectrum[0].growth)
+    assert actual.growth == pytest.approx(actual.spectrum[0].growth)
 
 
 @pytest.mark.parametrize("decays", [(0.0, 0.0), (0.3, 0.01), (0.05, 0.05)])
 def test_no_gamma_nearby_is_faster_than_the_best(decays: tuple[float, float]):
     measured = measure_arrays(*tensors([6, 6, 6, 6]))
-    found = predict(measured, feature_decay=decays[0], weight_decay=decays[1], lr=1.0)
-    assert found.best_rate == pytest.approx(rate_by_hand(found.best_gamma, 4, 6, *decays))
+    actual = predict(measured, feature_decay=decays[0], weight_decay=decays[1], lr=1.0)
+    assert actual.best_rate == pytest.approx(rate_by_hand(actual.best_gamma, 4, 6, *decays))
     for factor in (0.9, 0.99, 1.01, 1.1):
-        gamma = factor * found.best_gamma
-        assert generic_rate(measured, gamma, *decays, lr=1.0) > found.best_rate
+        gamma = factor * actual.best_gamma
+        assert generic_rate(measured, gamma, *decays, lr=1.0) > actual.best_rate
         path = predict(measured, gamma=gamma, feature_decay=decays[0], weight_decay=decays[1], lr=1.0)
         expected = rate_by_hand(gamma, 4, 6, *decays)
         assert path.rate == pytest.approx(expected, rel=1e-9)
@@ -159,22 +159,22 @@ def test_of_two_classes_the_rate_has_a_limit_at_large_gamma():
 
 
 def test_imbalance_collapses_the_small_classes_and_root_weights_cure_it():
-    found = predict(measure_arrays(*tensors([40, 20, 10, 5], dim=12)))
-    by_name = {one.name: one for one in found.weightings}
+    actual = predict(measure_arrays(*tensors([40, 20, 10, 5], dim=12)))
+    by_name = {one.name: one for one in actual.weightings}
     assert by_name["none"].limit_accuracy == pytest.approx(60 / 75)
     assert by_name["none"].rank == 1
     assert by_name["sqrt"].limit_accuracy == 1
     assert by_name["sqrt"].rank == 3
     assert by_name["inverse"].limit_accuracy == pytest.approx(15 / 75)
-    assert found.cure == "sqrt"
+    assert actual.cure == "sqrt"
     weights = np.array(by_name["sqrt"].weights)
     np.testing.assert_allclose(weights / weights[0], np.sqrt([1, 2, 4, 8]))
 
 
 def test_balanced_classes_need_no_cure():
-    found = predict(measure_arrays(*tensors([5, 5])))
-    assert found.cure is None
-    assert [one.name for one in found.weightings] == ["none"]
+    actual = predict(measure_arrays(*tensors([5, 5])))
+    assert actual.cure is None
+    assert [one.name for one in actual.weightings] == ["none"]
 
 
 # ---- the same answers from every door ------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_a_live_model_and_a_file_of_its_features_give_the_same_answers(tmp_path:
     network, loader = live()
     network.train()
     network.body[2].eval()
-    found = predict(network, loader, feature_decay=0.01, weight_decay=0.02)
+    actual = predict(network, loader, feature_decay=0.01, weight_decay=0.02)
     assert [module.training for module in (network, network.body[1], network.body[2])] == [True, True, False]
     assert network.body[1].num_batches_tracked == 0
     network.eval()
@@ -227,12 +227,12 @@ def test_a_live_model_and_a_file_of_its_features_give_the_same_answers(tmp_path:
     head = {"weight": network.head.weight.detach().numpy(), "bias": network.head.bias.detach().numpy()}
     np.savez(tmp_path / "f.npz", features=features.numpy(), labels=labels.numpy(), **head)
     same = predict(tmp_path / "f.npz", feature_decay=0.01, weight_decay=0.02)
-    assert_alike(found.as_dict(), same.as_dict())
+    assert_alike(actual.as_dict(), same.as_dict())
     assert_alike(recommend(network, loader, batch=7).as_dict(), recommend(same, batch=7).as_dict())
     now = neural_collapse(features.double(), network.head.weight.detach().double(), labels, network.head.bias)
-    assert found.collapse_now == pytest.approx({key: float(value) for key, value in now.items()})
+    assert actual.collapse_now == pytest.approx({key: float(value) for key, value in now.items()})
     accuracy = (network(torch.cat([x for x, _ in loader])).argmax(1) == labels).double().mean().item()
-    assert found.accuracy_now == pytest.approx(accuracy)
+    assert actual.accuracy_now == pytest.approx(accuracy)
 
 
 def test_an_iterator_is_used_once_and_misses_only_nc4():
@@ -264,12 +264,12 @@ def test_another_head_can_be_named_and_wrong_ones_are_refused():
 
 def test_a_missing_head_is_zero_and_said_to_be():
     features, labels, _ = tensors([4, 4, 4])
-    found = predict(measure_arrays(features, labels))
+    actual = predict(measure_arrays(features, labels))
     zero = predict(measure_arrays(features, labels, torch.zeros(3, 4)))
-    assert found.times == zero.times
-    assert "head of zeros" in found.setting.head
-    assert found.accuracy_now is None
-    assert "nc3" not in found.collapse_now
+    assert actual.times == zero.times
+    assert "head of zeros" in actual.setting.head
+    assert actual.accuracy_now is None
+    assert "nc3" not in actual.collapse_now
 
 
 # ---- recommendation ------------------------------------------------------------------------------------------------
@@ -358,18 +358,18 @@ def test_the_folder_gets_a_page_that_needs_nothing_else(tmp_path: Path):
     ],
 )
 def test_every_kind_of_ending_has_words_and_a_figure(counts: list[int], options: dict[str, float], said: str):
-    found = predict(measure_arrays(*tensors(counts)), **options)
-    assert said in " ".join(found.findings)
-    assert len(draw(found, "a title").axes) == 6
-    json.dumps(found.as_dict(), allow_nan=False)
+    actual = predict(measure_arrays(*tensors(counts)), **options)
+    assert said in " ".join(actual.findings)
+    assert len(draw(actual, "a title").axes) == 6
+    json.dumps(actual.as_dict(), allow_nan=False)
 
 
 def test_a_state_that_has_collapsed_already_is_said_to_have():
     frame = torch.eye(3, dtype=torch.float64) - 1 / 3
-    found = predict(measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, 2 * frame))
-    assert found.rate == -math.inf
-    assert "already within 0.1" in found.findings[0]
-    assert len(draw(found, "a title").axes) == 6
+    actual = predict(measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, 2 * frame))
+    assert actual.rate == -math.inf
+    assert "already within 0.1" in actual.findings[0]
+    assert len(draw(actual, "a title").axes) == 6
 
 
 @pytest.mark.parametrize(
@@ -398,8 +398,8 @@ def test_what_cannot_be_used_is_said_in_one_line(
 
 def test_lists_are_measured_as_arrays_are():
     features, labels, weight = start([3, 3])
-    found = measure_arrays(features.tolist(), labels.tolist(), weight.tolist())
-    assert torch.equal(found.classes.sums, measure_arrays(features, labels, weight).classes.sums)
+    actual = measure_arrays(features.tolist(), labels.tolist(), weight.tolist())
+    assert torch.equal(actual.classes.sums, measure_arrays(features, labels, weight).classes.sums)
 
 
 def test_steps_too_large_for_the_decay_are_refused_where_descent_explodes():
@@ -413,36 +413,36 @@ def test_steps_too_large_for_the_decay_are_refused_where_descent_explodes():
 
 def test_large_steps_are_told_with_the_steps_of_descent_itself():
     features, labels, weight = start([4, 4, 4])
-    found = predict(measure_arrays(features, labels, weight), lr=1.0)
-    assert found.largest_step > 0.1
+    actual = predict(measure_arrays(features, labels, weight), lr=1.0)
+    assert actual.largest_step > 0.1
     exact = LayerPeeled(labels, 3).descent(features, weight, lr=1.0).time_to(0.1).item()
-    assert found.descent_time == exact
-    assert any(f"gradient descent itself needs {exact:,.0f} step" in sentence for sentence in found.findings)
+    assert actual.descent_time == exact
+    assert any(f"gradient descent itself needs {exact:,.0f} step" in sentence for sentence in actual.findings)
 
 
 def test_no_logit_overflows_before_the_step_that_is_named():
     features, labels, weight = start([5, 5, 5])
-    found = predict(measure_arrays(features, labels, weight), lr=0.5)
+    actual = predict(measure_arrays(features, labels, weight), lr=0.5)
     path = LayerPeeled(labels, 3).flow(features, weight, lr=0.5)
     largest = torch.finfo(torch.float32).max
-    before, later = (path.at(found.overflow + shift) for shift in (-1.0, 0.05 * found.overflow))
+    before, later = (path.at(actual.overflow + shift) for shift in (-1.0, 0.05 * actual.overflow))
     assert (before.features @ before.weight.mT).abs().max() <= largest
     assert (later.features @ later.weight.mT).abs().max() > largest
-    assert any(f"overflow from step {found.overflow:,.0f} on" in sentence for sentence in found.findings)
+    assert any(f"overflow from step {actual.overflow:,.0f} on" in sentence for sentence in actual.findings)
 
 
 def test_the_course_is_the_accuracy_of_class_means_along_the_path():
     features, labels, weight = start([30, 10, 4, 2])
-    found = predict(measure_arrays(features, labels, weight))
+    actual = predict(measure_arrays(features, labels, weight))
     path = LayerPeeled(labels, 4).flow(features, weight)
     counts = torch.bincount(labels).double()
-    for step, share in list(zip(found.course.steps, found.course.accuracy, strict=True))[::20]:
+    for step, share in list(zip(actual.course.steps, actual.course.accuracy, strict=True))[::20]:
         state = path.at(step)
         means = torch.stack([state.features[labels == kind].mean(0) for kind in range(4)])
         right = (means @ state.weight.mT).argmax(1) == torch.arange(4)
         assert share == pytest.approx(float((right * counts).sum() / counts.sum()))
-    assert found.course.peak > found.limit_accuracy
-    assert any("Stop before it falls" in sentence for sentence in found.findings)
+    assert actual.course.peak > actual.limit_accuracy
+    assert any("Stop before it falls" in sentence for sentence in actual.findings)
 
 
 def start(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -34,10 +34,10 @@ def test_one_changed_byte_is_noticed(seed):
     place = chance.randrange(len(text))
     text[place] ^= 1 << chance.randrange(8)
     try:
-        found = unseal(bytes(text), "the line")
+        actual = unseal(bytes(text), "the line")
     except SealError:
         return
-    assert found == record
+    assert actual == record
 
 
 def test_an_error_names_the_file_and_what_to_do(tmp_path: Path):

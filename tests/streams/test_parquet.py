@@ -53,13 +53,13 @@ def test_files_give_the_summary_of_their_rows(tmp_path, form, dtype):
     features, labels = examples(dtype=dtype)
     folder = write_parts(tmp_path / "data", table_of(features, labels, form))
     names = "features" if form != "columns" else [f"f{k}" for k in range(WIDTH)]
-    found = summarize_parquet(folder, features=names, label="label")
+    actual = summarize_parquet(folder, features=names, label="label")
     if dtype == torch.float16:  # summed in half precision, as summarize does
-        assert found.counts.tolist() == oracle(features, labels)[0].tolist()
+        assert actual.counts.tolist() == oracle(features, labels)[0].tolist()
         whole = summarize([(features, labels)], CLASSES)
-        np.testing.assert_allclose(found.means(), whole.means(), rtol=0.02, atol=0.02)
+        np.testing.assert_allclose(actual.means(), whole.means(), rtol=0.02, atol=0.02)
     else:
-        assert_summary(found, features, labels)
+        assert_summary(actual, features, labels)
 
 
 def test_the_path_from_files_is_the_path_from_memory(tmp_path):
@@ -85,12 +85,12 @@ def test_soft_labels_are_summed_as_summarize_sums_them(tmp_path):
     soft /= soft.sum(1, keepdim=True)
     table = table_of(features, torch.zeros(60, dtype=torch.int64)).drop_columns(["label"])
     table = table.append_column("label", pa.FixedSizeListArray.from_arrays(pa.array(soft.numpy().reshape(-1)), CLASSES))
-    found = summarize_parquet(write_parts(tmp_path / "data", table))
+    actual = summarize_parquet(write_parts(tmp_path / "data", table))
     whole = summarize([(features, soft)], CLASSES)
-    assert found.size == 60
-    torch.testing.assert_close(found.factor.T @ found.factor, whole.factor.T @ whole.factor)
-    torch.testing.assert_close(found.factor.T @ found.rows, whole.factor.T @ whole.rows)
-    torch.testing.assert_close(found.scatter, whole.scatter)
+    assert actual.size == 60
+    torch.testing.assert_close(actual.factor.T @ actual.factor, whole.factor.T @ whole.factor)
+    torch.testing.assert_close(actual.factor.T @ actual.rows, whole.factor.T @ whole.rows)
+    torch.testing.assert_close(actual.scatter, whole.scatter)
 
 
 def test_one_file_a_list_of_files_and_a_folder_are_the_same_rows(tmp_path):
@@ -296,12 +296,12 @@ def test_bad_rows_can_be_left_out_and_are_still_counted(tmp_path):
     table, features, labels = spoiled()
     folder = write_parts(tmp_path / "data", table)
     bad = BadRows()
-    found = summarize_parquet(folder, num_classes=CLASSES, bad=bad)
-    assert_summary(found, features, labels)
+    actual = summarize_parquet(folder, num_classes=CLASSES, bad=bad)
+    assert_summary(actual, features, labels)
     assert bad.counts == COUNTS
     assert bad.total == 9
     assert len(bad.places) == 9
-    assert found.size + bad.total == 60
+    assert actual.size + bad.total == 60
 
 
 def test_a_number_missing_in_its_own_column_is_named_as_missing(tmp_path):
@@ -398,8 +398,8 @@ def test_what_cannot_be_read_is_told_in_one_line(tmp_path):
 def test_the_measures_of_collapse_from_files_are_those_from_memory(tmp_path):
     features, labels = examples()
     folder = write_parts(tmp_path / "data", table_of(features, labels))
-    found = parquet.collapse_of_parquet(folder).measures()
+    actual = parquet.collapse_of_parquet(folder).measures()
     weight = torch.randn(CLASSES, WIDTH, dtype=torch.float64)
     whole = neural_collapse(features, weight, labels)
     for name in ("nc1", "nc2_norm_features", "nc2_angle_features"):
-        torch.testing.assert_close(torch.as_tensor(found[name]).double(), torch.as_tensor(whole[name]).double())
+        torch.testing.assert_close(torch.as_tensor(actual[name]).double(), torch.as_tensor(whole[name]).double())

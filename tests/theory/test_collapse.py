@@ -14,8 +14,8 @@ from unhinge.theory.collapse import collapse_of_state
 def test_a_simplex_frame_has_collapsed():
     classes = 4
     frame = torch.eye(classes, dtype=torch.float64) - 1 / classes
-    found = collapse_measures(frame, 3 * frame, torch.zeros((), dtype=torch.float64), torch.zeros(4, 4).double())
-    for key, value in found.items():
+    actual = collapse_measures(frame, 3 * frame, torch.zeros((), dtype=torch.float64), torch.zeros(4, 4).double())
+    for key, value in actual.items():
         assert value.item() == pytest.approx(1.0 if key == "alignment" else 0.0, abs=1e-14), key
 
 

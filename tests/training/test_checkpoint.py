@@ -39,12 +39,12 @@ def whole(tmp_path_factory) -> bytes:
 
 def test_what_was_written_is_read_to_the_bit(tmp_path):
     write_tensors(tmp_path / "a.safetensors", TENSORS, ABOUT)
-    found = read_tensors(tmp_path / "a.safetensors")
-    assert found.standing == ABOUT
-    assert found.tensors.keys() == TENSORS.keys()
+    actual = read_tensors(tmp_path / "a.safetensors")
+    assert actual.standing == ABOUT
+    assert actual.tensors.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
-        assert found.tensors[name].dtype == tensor.dtype
-        assert torch.equal(found.tensors[name], tensor)
+        assert actual.tensors[name].dtype == tensor.dtype
+        assert torch.equal(actual.tensors[name], tensor)
 
 
 def test_equal_content_is_an_equal_file(tmp_path, whole):
@@ -63,9 +63,9 @@ def test_other_libraries_can_read_it(tmp_path):
 def test_a_tensor_in_any_layout_is_written_as_its_numbers(tmp_path):
     x = torch.randn(2, 3, 4, 5)
     write_tensors(tmp_path / "a.safetensors", {"x": x.to(memory_format=torch.channels_last), "y": x[:, 1].mT}, {})
-    found = read_tensors(tmp_path / "a.safetensors").tensors
-    assert torch.equal(found["x"], x)
-    assert torch.equal(found["y"], x[:, 1].mT)
+    actual = read_tensors(tmp_path / "a.safetensors").tensors
+    assert torch.equal(actual["x"], x)
+    assert torch.equal(actual["y"], x[:, 1].mT)
 
 
 def test_every_truncation_is_noticed(tmp_path, whole):
@@ -86,14 +86,14 @@ def test_every_flipped_bit_is_noticed_or_changes_nothing(tmp_path, whole):
             damaged[place] ^= 1 << bit
             path.write_bytes(damaged)
             try:
-                found = read_tensors(path)
+                actual = read_tensors(path)
             except CheckpointError:
                 continue
             unnoticed += 1
-            assert found.standing == ABOUT
-            assert found.tensors.keys() == TENSORS.keys()
-            assert all(torch.equal(found.tensors[name], TENSORS[name]) for name in TENSORS)
-            assert all(found.tensors[name].dtype == TENSORS[name].dtype for name in TENSORS)
+            assert actual.standing == ABOUT
+            assert actual.tensors.keys() == TENSORS.keys()
+            assert all(torch.equal(actual.tensors[name], TENSORS[name]) for name in TENSORS)
+            assert all(actual.tensors[name].dtype == TENSORS[name].dtype for name in TENSORS)
     assert unnoticed < 40  # blanks within the JSON
 
 
@@ -118,9 +118,9 @@ def test_the_newest_whole_one_is_found_and_two_are_kept(tmp_path):
         "checkpoint-000000020.safetensors",
         "checkpoint-000000100.safetensors",
     ]
-    found, complaints = load_newest(tmp_path)
-    assert found is not None
-    assert (found.standing, complaints) == ({"step": 100}, [])
+    actual, complaints = load_newest(tmp_path)
+    assert actual is not None
+    assert (actual.standing, complaints) == ({"step": 100}, [])
 
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path):

@@ -57,10 +57,10 @@ def test_the_same_command_again_returns_the_finished_run(trained):
     code, stdout, _ = run("train", *SMALL, "--out", out, "--json")
     assert code == 0
     assert (out / "log.jsonl").read_bytes() == before
-    found = json.loads(stdout)
-    assert Recipe.of(found["recipe"]) == Recipe(epochs=2, width=4, threads=torch.get_num_threads())
-    assert found["stopped"] is None
-    assert len(found["records"]) == 2
+    actual = json.loads(stdout)
+    assert Recipe.of(actual["recipe"]) == Recipe(epochs=2, width=4, threads=torch.get_num_threads())
+    assert actual["stopped"] is None
+    assert len(actual["records"]) == 2
 
 
 def test_tensorboard_gets_each_epoch_once_where_it_is_installed(trained):
@@ -96,9 +96,9 @@ def test_a_dry_run_prints_the_recipe_and_its_cost_and_writes_nothing(tmp_path, m
     monkeypatch.chdir(tmp_path)
     code, stdout, _ = run("train", "--recipe", "cifar10-lt10/pal+radius", "--dry-run", "--json")
     assert code == 0
-    found = json.loads(stdout)
-    assert found["recipe"]["imbalance"] == "exp:10"
-    plan = found["plan"]
+    actual = json.loads(stdout)
+    assert actual["recipe"]["imbalance"] == "exp:10"
+    plan = actual["plan"]
     assert plan["steps"] == 25 * -(-plan["train_images"] // 64)
     assert plan["parameters"] > 0
     assert plan["seconds"] > 0

@@ -32,23 +32,23 @@ def test_a_posterior_comes_back_from_the_features_that_minimize_the_objective():
 @pytest.mark.parametrize("tau", TAUS)
 def test_cross_entropy_has_its_prior_taken_out_of_the_logarithms(logits, tau):
     labels = torch.arange(50) % 3
-    found = adjusted_accuracies(logits, labels, COUNTS, Recipe())
+    actual = adjusted_accuracies(logits, labels, COUNTS, Recipe())
     right = 0
     for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
         scores = [z - tau * torch.tensor(share).log().item() for z, share in zip(row, (0.6, 0.3, 0.1), strict=True)]
         right += scores.index(max(scores)) == label
-    assert found[f"{tau:g}"] == pytest.approx(right / 50)
+    assert actual[f"{tau:g}"] == pytest.approx(right / 50)
 
 
 @pytest.mark.parametrize("tau", TAUS)
 def test_a_simplex_with_a_radius_has_its_posterior_divided(logits, tau):
     labels = torch.arange(50) % 3
-    found = adjusted_accuracies(logits, labels, COUNTS, RADIUS)
+    actual = adjusted_accuracies(logits, labels, COUNTS, RADIUS)
     right = 0
     for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
         shares = [(1 / 3 + 2 / 3 * z / 4.0) / share**tau for z, share in zip(row, (0.6, 0.3, 0.1), strict=True)]
         right += shares.index(max(shares)) == label
-    assert found[f"{tau:g}"] == pytest.approx(right / 50)
+    assert actual[f"{tau:g}"] == pytest.approx(right / 50)
 
 
 def test_without_a_radius_or_with_an_empty_class_there_is_nothing_to_adjust(logits):

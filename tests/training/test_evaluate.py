@@ -32,13 +32,13 @@ def noise(few) -> ImageSet:
 
 
 def test_the_numbers_are_those_of_the_definitions(trained, few, noise):
-    found = evaluate(trained.folder, material=few, unknown=noise)
+    actual = evaluate(trained.folder, material=few, unknown=noise)
     network = load_network(trained.folder, few.train)
     with torch.no_grad():
         logits, features = network(few.test.normalize(few.test.images), return_features=True)
         strange = network(noise.normalize(noise.images))
     right = logits.argmax(1) == few.test.labels
-    numbers = found.numbers
+    numbers = actual.numbers
     assert numbers["accuracy"] == pytest.approx(right.double().mean().item())
     assert numbers["accuracy"] == pytest.approx(trained.last["test_accuracy"])
     assert numbers["feature_norm"] == pytest.approx(features.norm(dim=1).mean().item(), rel=1e-5)
@@ -61,9 +61,9 @@ def test_the_numbers_are_those_of_the_definitions(trained, few, noise):
 
 
 def test_a_set_is_no_stranger_to_itself(trained, few):
-    found = evaluate(trained.folder, material=few, unknown=few.test)
+    actual = evaluate(trained.folder, material=few, unknown=few.test)
     for score in ("softmax", "energy", "norm"):
-        assert found.numbers["ood"][score]["auroc"] == pytest.approx(0.5)
+        assert actual.numbers["ood"][score]["auroc"] == pytest.approx(0.5)
 
 
 def test_many_medium_and_few_go_by_the_training_images(trained, few):
@@ -82,9 +82,9 @@ def test_many_medium_and_few_go_by_the_training_images(trained, few):
 
 
 def test_the_file_holds_the_numbers_as_plain_json(trained, few):
-    found = evaluate(trained.folder, material=few)
+    actual = evaluate(trained.folder, material=few)
     stored = json.loads((trained.folder / "evaluation.json").read_text(), parse_constant=pytest.fail)
-    assert stored["accuracy"] == found.numbers["accuracy"]
+    assert stored["accuracy"] == actual.numbers["accuracy"]
     assert stored["recipe"] == RECIPE.key
     assert stored["shots"]["many"] == "nan"  # no class has more than 100 images
 
@@ -113,11 +113,11 @@ def test_weights_that_do_not_say_their_recipe_are_refused(tmp_path, few, about):
 
 
 def test_several_unknown_sets_meet_every_score(trained, few, noise, tmp_path):
-    found = evaluate(trained.folder, "theirs, noise", material=few, unknown=noise)
+    actual = evaluate(trained.folder, "theirs, noise", material=few, unknown=noise)
     scores = ["softmax", "energy", "norm", "mahalanobis", "neco", "nci", "fdbd", "vim"]
-    assert list(found.known) == scores
-    assert list(found.unknown) == ["theirs", "noise"]
-    rows = found.numbers["detection"]
+    assert list(actual.known) == scores
+    assert list(actual.unknown) == ["theirs", "noise"]
+    rows = actual.numbers["detection"]
     assert [(row["score"], row["data"]) for row in rows] == [(s, d) for s in scores for d in ("theirs", "noise", "far")]
     network = load_network(trained.folder, few.train)
     with torch.no_grad():

@@ -127,10 +127,10 @@ def test_a_finished_run_is_returned_as_it_is(tmp_path, few):
 
 
 def test_prototypes_are_measured_by_norm_and_angle():
-    found = prototype_record(torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 3.0]]))
-    assert found["prototype_norm_min"] == 1.0
-    assert found["prototype_norm_ratio"] == pytest.approx(18**0.5)
-    assert found["prototype_angle_min"] == pytest.approx(45.0)
+    actual = prototype_record(torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 3.0]]))
+    assert actual["prototype_norm_min"] == 1.0
+    assert actual["prototype_norm_ratio"] == pytest.approx(18**0.5)
+    assert actual["prototype_angle_min"] == pytest.approx(45.0)
 
 
 @pytest.mark.parametrize("weight", [torch.zeros(3, 2), torch.full((3, 2), math.nan), torch.full((3, 2), math.inf)])

@@ -82,10 +82,10 @@ def test_rescaling_multiplies_the_gradient_of_each_feature_by_its_norm_and_nothi
     gamma = 1 / 9
     loss = (gamma * logits.sum(1) - (1 + gamma) * logits.gather(1, target[:, None]).squeeze(1)).sum()
     (gradient,) = torch.autograd.grad(loss, features)
-    for h, y, found in zip(features.detach(), target, gradient, strict=True):
+    for h, y, actual in zip(features.detach(), target, gradient, strict=True):
         w, u = prototypes_of(network)[y], h / h.norm()
         wanted = -(1 + gamma) * (w - u * (u @ w)) / (1.0 if rescale else h.norm())
-        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-8)  # the frame is rounded to float32
+        torch.testing.assert_close(actual, wanted, rtol=1e-6, atol=1e-8)  # the frame is rounded to float32
 
 
 def test_a_penalty_beside_the_rescaled_head_keeps_its_own_gradient(few):

@@ -109,8 +109,8 @@ def test_parts_add_up_to_the_whole_and_so_do_their_gradients(recipe, cut, seed):
     ]
     torch.testing.assert_close(sum(parts), whole, rtol=1e-12, atol=1e-12)
     wanted = torch.autograd.grad(whole, [logits, features], allow_unused=True)
-    found = torch.autograd.grad(sum(parts), [logits, features], allow_unused=True)
-    for one, other in zip(found, wanted, strict=True):
+    actual = torch.autograd.grad(sum(parts), [logits, features], allow_unused=True)
+    for one, other in zip(actual, wanted, strict=True):
         assert (one is None) == (other is None)
         if one is not None:
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)

@@ -93,8 +93,8 @@ def test_the_command_runs_on_two_processes_of_the_cpu(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)  # one value, of one process
-    assert [record["epoch"] for record in found["records"]] == [1]
+    actual = json.loads(done.stdout)  # one value, of one process
+    assert [record["epoch"] for record in actual["records"]] == [1]
     assert done.stderr.count("test accuracy") == 1
 
 

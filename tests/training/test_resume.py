@@ -234,11 +234,11 @@ def test_a_checkpoint_holds_nothing_that_executes(tmp_path, few):
 
 def test_momentum_and_running_sums_are_part_of_a_checkpoint(tmp_path, few):
     fit(TINY, tmp_path, material=few)
-    found, complaints = load_newest(tmp_path)
+    actual, complaints = load_newest(tmp_path)
     assert complaints == []
-    assert found is not None
-    weights = {name.removeprefix("model.") for name in found.tensors if name.startswith("model.")}
-    momenta = {name.removeprefix("momentum.") for name in found.tensors if name.startswith("momentum.")}
+    assert actual is not None
+    weights = {name.removeprefix("model.") for name in actual.tensors if name.startswith("model.")}
+    momenta = {name.removeprefix("momentum.") for name in actual.tensors if name.startswith("momentum.")}
     assert momenta == {name for name in weights if "running" not in name and "num_batches" not in name}
-    assert torch.equal(found.tensors["running"], torch.zeros(4, dtype=torch.float64))
-    assert found.standing["epoch"] == 3
+    assert torch.equal(actual.tensors["running"], torch.zeros(4, dtype=torch.float64))
+    assert actual.standing["epoch"] == 3

@@ -50,22 +50,22 @@ def live(browser, tmp_path_factory):
 def test_the_browser_computes_what_the_library_computes(live, setting):
     state = START.replaced(**setting)
     asked = {key: state[key] for key in ("classes", "gamma", "feature_decay", "weight_decay", "lr", "s")}
-    found = live.evaluate("asked => unhinge.answer(asked)", asked | {"times": TIMES})
+    actual = live.evaluate("asked => unhinge.answer(asked)", asked | {"times": TIMES})
     path = solve_free(state).path
     times = torch.tensor(TIMES, dtype=torch.float64)
     for name in ("loss", "feature_norm", "weight_norm"):
         wanted = getattr(path, name)(times)
         size = (path.feature_norm(times) * path.weight_norm(times)) if name == "loss" else wanted
-        values = torch.tensor(found[name], dtype=torch.float64)
+        values = torch.tensor(actual[name], dtype=torch.float64)
         finite = torch.isfinite(wanted)
         assert torch.equal(values[~finite], wanted[~finite])  # a loss of minus infinity is one in both
         assert ((values - wanted).abs() / size)[finite].max() < 1e-9, name
-    distance = torch.tensor(found["distance"], dtype=torch.float64)
+    distance = torch.tensor(actual["distance"], dtype=torch.float64)
     assert (distance - path.distance(times)).abs().max() < 1e-9
-    assert found["accuracy"] == pytest.approx(path.accuracy(times).tolist(), abs=1e-9)
-    assert found["growth"] == pytest.approx(path.growth().item(), rel=1e-9, abs=1e-12)
-    assert found["rate"] == pytest.approx(path.rate().item(), rel=1e-9, abs=1e-12)
-    assert found["critical"] == pytest.approx(solve_free(state).problem.critical_decay.item(), rel=1e-9)
+    assert actual["accuracy"] == pytest.approx(path.accuracy(times).tolist(), abs=1e-9)
+    assert actual["growth"] == pytest.approx(path.growth().item(), rel=1e-9, abs=1e-12)
+    assert actual["rate"] == pytest.approx(path.rate().item(), rel=1e-9, abs=1e-12)
+    assert actual["critical"] == pytest.approx(solve_free(state).problem.critical_decay.item(), rel=1e-9)
 
 
 def test_sliders_and_numbers_move_the_curves(live):

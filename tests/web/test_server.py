@@ -265,7 +265,7 @@ def test_what_is_kept_never_takes_more_than_its_limit(pairs):
     for key, size in pairs:
         kept.put(key, bytes(size))
         assert kept.bytes <= 60
-    here = [found for key in range(10) if (found := kept.find(key)) is not None]
+    here = [actual for key in range(10) if (actual := kept.find(key)) is not None]
     assert sum(map(len, here)) == kept.bytes
     if pairs:
         assert len(kept.find(pairs[-1][0]) or b"") == pairs[-1][1]

@@ -15,13 +15,13 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("one", own_statements(), ids=lambda one: one.id)
-def test_a_statement_of_ours_holds_and_can_fail(one):
-    assert one.run().verdict == "holds"
-    assert one.residual(WRONG[one.id](one.ours)) > one.tolerance
+@pytest.mark.parametrize("statement", own_statements(), ids=lambda statement: statement.id)
+def test_a_statement_of_ours_holds_and_can_fail(statement):
+    assert statement.run().verdict == "holds"
+    assert statement.residual(WRONG[statement.id](statement.ours)) > statement.tolerance
 
 
 def test_they_are_counted_apart_from_the_papers():
-    assert {one.id for one in own_statements()} == set(WRONG)
-    assert not {one.id for one in own_statements()} & {one.id for one in claims()}
+    assert {statement.id for statement in own_statements()} == set(WRONG)
+    assert not {statement.id for statement in own_statements()} & {statement.id for statement in claims()}
     assert set(find("beyond")) == set(own_statements())

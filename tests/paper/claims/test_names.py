@@ -103,17 +103,19 @@ def test_every_label_of_the_theory_leads_to_claims(label: str):
     ],
 )
 def test_a_group_name_finds_the_whole_group_and_nothing_else(name: str, start: str):
-    assert {one.id for one in find(name)} == {one.id for one in claims() if one.id.startswith(start)}
+    assert {statement.id for statement in find(name)} == {
+        statement.id for statement in claims() if statement.id.startswith(start)
+    }
 
 
-@pytest.mark.parametrize("one", claims(), ids=lambda one: one.id)
-def test_a_claim_is_found_by_its_id_alone_and_by_its_label_and_errata_among_others(one):
-    assert find(one.id) == (one,)
-    if " " not in one.where:
-        assert one in find(one.where)
-    for number in one.errata:
-        assert one in find(f"erratum-{number}")
-        assert one in find(f"e{number}")
+@pytest.mark.parametrize("statement", claims(), ids=lambda statement: statement.id)
+def test_a_claim_is_found_by_its_id_alone_and_by_its_label_and_errata_among_others(statement):
+    assert find(statement.id) == (statement,)
+    if " " not in statement.where:
+        assert statement in find(statement.where)
+    for number in statement.errata:
+        assert statement in find(f"erratum-{number}")
+        assert statement in find(f"e{number}")
 
 
 @pytest.mark.parametrize(

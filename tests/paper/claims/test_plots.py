@@ -18,7 +18,7 @@ SLOW = "lemma-1-value", "theorem-3-zero-decay"  # their references are descents 
 
 
 def test_every_picture_belongs_to_a_claim():
-    assert set(PICTURES) <= {one.id for one in claims()}
+    assert set(PICTURES) <= {statement.id for statement in claims()}
 
 
 @pytest.mark.parametrize("id", [id for id in PICTURES if id not in SLOW])
@@ -42,8 +42,8 @@ def test_a_form_without_a_value_can_be_drawn(tmp_path: Path):
 
 
 def test_a_yes_or_no_without_a_picture_is_not_drawn(tmp_path: Path):
-    one = find("corollary-2-etf-dimension")[0]
-    assert draw_all([Record(one, (0.0,), (0.0,), "")], tmp_path) == []
+    statement = find("corollary-2-etf-dimension")[0]
+    assert draw_all([Record(statement, (0.0,), (0.0,), "")], tmp_path) == []
     assert not list(tmp_path.iterdir())
 
 

@@ -19,7 +19,7 @@ SLOW = "lemma-1", "figure-regularized-gamma-growth", "theorem-4-rate", "appendix
 
 def made_up(printed: float, ours: float, severity: str = "", tolerance: float = 1e-6) -> Record:
     base = claims()[0]
-    one = Claim(
+    statement = Claim(
         "made-up",
         "title | with a bar & <tag>",
         "label",
@@ -34,12 +34,12 @@ def made_up(printed: float, ours: float, severity: str = "", tolerance: float = 
         (7,),
         severity,  # type: ignore[arg-type]
     )
-    return Record(one, (printed,), (ours,), "division by 0" if math.isinf(printed) else "")
+    return Record(statement, (printed,), (ours,), "division by 0" if math.isinf(printed) else "")
 
 
 @pytest.fixture(scope="module")
 def quick() -> list[Record]:
-    return [one.run() for one in claims() if not one.id.startswith(SLOW)]
+    return [statement.run() for statement in claims() if not statement.id.startswith(SLOW)]
 
 
 def test_a_printed_form_within_tolerance_holds():
@@ -83,42 +83,44 @@ def test_severity_decides_between_corrected_and_false_and_what_holds_has_none(qu
 
 def test_a_claim_has_the_gravest_severity_of_its_errata():
     known = {entry.number: entry.severity for entry in ERRATA}
-    for one in claims():
-        if one.severity:
-            assert one.severity == min(known[number] for number in one.errata), one.id
+    for statement in claims():
+        if statement.severity:
+            assert statement.severity == min(known[number] for number in statement.errata), statement.id
 
 
 def test_a_statement_that_holds_beside_an_erratum_says_why():
     """Where only the proof of a true statement is in error, `right` says so; else there is a remark."""
-    for one in claims():
-        if one.errata and not one.severity:
-            assert one.remark.startswith("True as printed") or one.right.startswith("as stated"), one.id
+    for statement in claims():
+        if statement.errata and not statement.severity:
+            assert statement.remark.startswith("True as printed") or statement.right.startswith("as stated"), (
+                statement.id
+            )
 
 
 def test_a_remark_belongs_to_a_statement_that_holds_and_a_loose_one_has_a_stricter_check():
-    for one in claims():
-        if one.remark:
-            assert not one.severity, one.id
-        if "True as printed, but" in one.remark:
-            assert one.sharper is not None, one.id
+    for statement in claims():
+        if statement.remark:
+            assert not statement.severity, statement.id
+        if "True as printed, but" in statement.remark:
+            assert statement.sharper is not None, statement.id
 
 
 def test_every_erratum_is_settled_by_a_claim_or_said_to_be_beyond_numbers():
-    settled = {number for one in claims() for number in one.errata}
+    settled = {number for statement in claims() for number in statement.errata}
     beyond = {entry.number for entry in ERRATA if entry.evidence.startswith("by reading; no number decides")}
     assert set(range(1, 41)) - settled == beyond == {21}
 
 
 def test_a_failure_of_the_stricter_check_is_ours():
-    one = Claim(**{**vars(claims()[0]), "sharper": SharperCheck(lambda generator, formula: 1.0, 0.5, "reason")})
-    assert one.run().verdict == "OURS FAILS"
-    assert one.run().worst_sharper == 1.0
+    statement = Claim(**{**vars(claims()[0]), "sharper": SharperCheck(lambda generator, formula: 1.0, 0.5, "reason")})
+    assert statement.run().verdict == "OURS FAILS"
+    assert statement.run().worst_sharper == 1.0
 
 
 def test_residuals_do_not_depend_on_what_else_runs():
-    (one,) = find("theorem-2-exponential")
-    assert one.run(3) == one.run(3)
-    assert one.run(3).printed != one.run(4).printed
+    (statement,) = find("theorem-2-exponential")
+    assert statement.run(3) == statement.run(3)
+    assert statement.run(3).printed != statement.run(4).printed
 
 
 def test_two_claims_cannot_share_an_id():

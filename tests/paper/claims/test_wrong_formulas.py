@@ -161,7 +161,7 @@ def test_every_claim_has_a_wrong_formula():
 
 @pytest.mark.parametrize("id", WRONG)
 def test_a_wrong_formula_is_noticed(id: str):
-    (claim,) = (one for one in claims() if one.id == id)
+    (claim,) = (statement for statement in claims() if statement.id == id)
     assert claim.residual(WRONG[id]) > claim.tolerance
 
 
@@ -171,7 +171,7 @@ def test_every_stricter_check_has_a_weak_formula():
 
 @pytest.mark.parametrize("id", TOO_WEAK)
 def test_a_weak_formula_is_noticed_by_the_stricter_check(id: str):
-    (claim,) = (one for one in claims() if one.id == id)
+    (claim,) = (statement for statement in claims() if statement.id == id)
     assert claim.sharper is not None
     assert claim.sharper_residual(TOO_WEAK[id]) > claim.sharper.tolerance
 
@@ -179,5 +179,5 @@ def test_a_weak_formula_is_noticed_by_the_stricter_check(id: str):
 @pytest.mark.parametrize("id", [id for id in TOO_WEAK if not id.startswith(("theorem-4-limit", "appendix"))])
 def test_a_weak_formula_passes_the_literal_check(id: str):
     """So that the two checks of such a claim are not the same one twice."""
-    (claim,) = (one for one in claims() if one.id == id)
+    (claim,) = (statement for statement in claims() if statement.id == id)
     assert claim.residual(TOO_WEAK[id]) <= claim.tolerance

@@ -39,8 +39,8 @@ def test_class_weights_and_noise_enter_the_mean():
     class_weight = torch.tensor([3.0, 1.0, 0.5], dtype=torch.float64)
     noise = torch.full((3, 3), 0.1, dtype=torch.float64) + 0.7 * torch.eye(3, dtype=torch.float64)
     expected = _by_definition(features, weight, noise[target], 0.5, class_weight[target])
-    found = free_loss(features, weight, target, 0.5, class_weight, noise)
-    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
+    actual = free_loss(features, weight, target, 0.5, class_weight, noise)
+    torch.testing.assert_close(actual, expected, rtol=1e-14, atol=1e-14)
 
 
 def test_the_anchored_loss_is_the_same_for_fixed_prototypes():

@@ -47,54 +47,56 @@ def result_of(
     ],
 )
 def test_one_ordering_is_judged_by_the_paired_test(pal, ce, verdict):
-    (found,) = judge_all(result_of(pal, ce))
-    assert found.verdict == verdict
-    assert found.difference == pytest.approx(sum(pal) / len(pal) - sum(ce) / len(ce))
-    if found.p_value is not None:
+    (actual,) = judge_all(result_of(pal, ce))
+    assert actual.verdict == verdict
+    assert actual.difference == pytest.approx(sum(pal) / len(pal) - sum(ce) / len(ce))
+    if actual.p_value is not None:
         reference = stats.ttest_rel(pal, ce)
-        assert found.p_value == pytest.approx(reference.pvalue)
+        assert actual.p_value == pytest.approx(reference.pvalue)
         interval = reference.confidence_interval(0.95)
-        assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-        assert found.corrected == found.p_value
-        assert "95 % interval" in found.text
+        assert (actual.low, actual.high) == pytest.approx((interval.low, interval.high))
+        assert actual.corrected == actual.p_value
+        assert "95 % interval" in actual.text
 
 
 def test_only_seeds_that_both_have_are_compared():
-    (found,) = judge_all(result_of([0.9, 0.8, 0.1], [0.7, 0.7]))
-    assert found.seeds == 2
-    assert found.difference == pytest.approx(0.15)
+    (actual,) = judge_all(result_of([0.9, 0.8, 0.1], [0.7, 0.7]))
+    assert actual.seeds == 2
+    assert actual.difference == pytest.approx(0.15)
 
 
 def test_lower_may_be_better():
     lower = replace(ABOVE, larger=False)
-    (found,) = judge_all(result_of([0.1, 0.11], [0.5, 0.52], lower))
-    assert found.difference == pytest.approx(0.405)
+    (actual,) = judge_all(result_of([0.1, 0.11], [0.5, 0.52], lower))
+    assert actual.difference == pytest.approx(0.405)
 
 
 def test_networks_that_do_not_fit_decide_nothing():
-    (found,) = judge_all(result_of([0.91, 0.82, 0.93], [0.80, 0.711, 0.82], fitted=False))
-    assert found.verdict == "regime not reached"
-    assert found.corrected is None
-    (found,) = judge_all(result_of([0.91, 0.82, 0.93], [0.80, 0.711, 0.82], replace(ABOVE, regime=False), fitted=False))
-    assert found.verdict == "confirmed"
+    (actual,) = judge_all(result_of([0.91, 0.82, 0.93], [0.80, 0.711, 0.82], fitted=False))
+    assert actual.verdict == "regime not reached"
+    assert actual.corrected is None
+    (actual,) = judge_all(
+        result_of([0.91, 0.82, 0.93], [0.80, 0.711, 0.82], replace(ABOVE, regime=False), fitted=False)
+    )
+    assert actual.verdict == "confirmed"
 
 
 def test_a_family_is_corrected_together():
     several = tuple(replace(ABOVE, statement=str(number)) for number in range(4))
-    found = judge_all(result_of([0.91, 0.82, 0.93], [0.80, 0.711, 0.82], *several))
-    assert [one.corrected for one in found] == pytest.approx([4 * found[0].p_value] * 4)
+    actual = judge_all(result_of([0.91, 0.82, 0.93], [0.80, 0.711, 0.82], *several))
+    assert [one.corrected for one in actual] == pytest.approx([4 * actual[0].p_value] * 4)
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_holm_is_the_definition(values):
-    found = holm(values)
+    actual = holm(values)
     for i, p in enumerate(values):
         # Of all hypotheses with a p-value as small or smaller, the largest of their multiplied ones (ties by position).
         rank = {j: sum((q, k) < (values[j], j) for k, q in enumerate(values)) for j in range(len(values))}
         wanted = max(
             min(1.0, (len(values) - rank[j]) * values[j]) for j in range(len(values)) if (values[j], j) <= (p, i)
         )
-        assert found[i] == pytest.approx(wanted)
+        assert actual[i] == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
@@ -106,20 +108,20 @@ def test_holm_is_the_definition(values):
     ],
 )
 def test_comparable_means_an_interval_inside_the_margin(pal, ce, verdict):
-    (found,) = judge_all(result_of(pal, ce, replace(ABOVE, margin=0.01)))
-    assert found.verdict == verdict
+    (actual,) = judge_all(result_of(pal, ce, replace(ABOVE, margin=0.01)))
+    assert actual.verdict == verdict
     differences = [a - b for a, b in zip(pal, ce, strict=True)]
     low = stats.ttest_1samp(differences, -0.01, alternative="greater").pvalue
     high = stats.ttest_1samp(differences, 0.01, alternative="less").pvalue
-    assert found.p_value == pytest.approx(max(low, high))
+    assert actual.p_value == pytest.approx(max(low, high))
 
 
 def test_most_cases_are_counted_over_columns_and_tested_by_sign():
     most = replace(ABOVE, cases=((PAL, CE),))
-    (found,) = judge_all(result_of([0.9, 0.8], [0.7, 0.7], most, columns=tuple(range(2, 11))))
-    assert found.count == (9, 9)
-    assert found.p_value == pytest.approx(2 / 2**9)
-    assert found.verdict == "confirmed"
-    (found,) = judge_all(result_of([0.9], [0.7], most, fitted=False))
-    assert found.verdict == "regime not reached"
-    assert math.isnan(found.difference)
+    (actual,) = judge_all(result_of([0.9, 0.8], [0.7, 0.7], most, columns=tuple(range(2, 11))))
+    assert actual.count == (9, 9)
+    assert actual.p_value == pytest.approx(2 / 2**9)
+    assert actual.verdict == "confirmed"
+    (actual,) = judge_all(result_of([0.9], [0.7], most, fitted=False))
+    assert actual.verdict == "regime not reached"
+    assert math.isnan(actual.difference)

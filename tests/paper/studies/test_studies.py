@@ -320,8 +320,8 @@ def test_a_row_that_is_not_there_lists_those_that_are():
 
 def test_collecting_trains_nothing(tmp_path: Path):
     reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
-    (found,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=3, train=False)
-    assert {seed for _, _, seed in found.measured} == {0}
+    (actual,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=3, train=False)
+    assert {seed for _, _, seed in actual.measured} == {0}
     recipe = json.loads((tmp_path / "beyond-gamma" / "recipe.json").read_text())
     assert (recipe["runs"], recipe["runs_wanted"]) == (2, 6)
     assert len(list((tmp_path / "runs").glob("*.json"))) == 2

@@ -87,7 +87,7 @@ def test_a_ray_cluster_does_the_same_and_replaces_a_lost_worker(tmp_path: Path, 
         answers = {task[0]: answer for task, answer in sweep(tasks(tmp_path), sweep_work.die_once, engine="ray")}
         assert answers == {n: n * n for n in range(5)}
         assert (tmp_path / "died").exists()
-        found = {task[0]: a for task, a in sweep(tasks(tmp_path, 4), sweep_work.fail_on_three, engine="ray")}
-        assert isinstance(found[3], Failure)
+        actual = {task[0]: a for task, a in sweep(tasks(tmp_path, 4), sweep_work.fail_on_three, engine="ray")}
+        assert isinstance(actual[3], Failure)
     finally:
         ray.shutdown()

@@ -216,7 +216,7 @@ def test_more_classes_than_directions_have_the_same_norms(bias: bool) -> None:
     weights = Weights(alpha, roots, 0.0, 1.0, 1.0, 1.0, True, 9)
     prior = torch.softmax(roots / 5, 0)
     residuals = unseen_residuals(0.0, 3, 1.0)
-    found = measure(rows, weight, shift, torch.ones(2).double(), residuals, weights, prior, prior, True)
+    actual = measure(rows, weight, shift, torch.ones(2).double(), residuals, weights, prior, prior, True)
     added = torch.zeros(2, 9, dtype=torch.float64) if shift is None else shift
     logits = rows @ weight.mT + roots[:, None] * added[:, None]
     logits = logits - logits.mean(-1, keepdim=True)
@@ -231,7 +231,7 @@ def test_more_classes_than_directions_have_the_same_norms(bias: bool) -> None:
         "largest_logits": (logits.norm(dim=2) / roots).amax(1),
     }
     for name, norm in expected.items():
-        torch.testing.assert_close(getattr(found, name), norm, rtol=1e-12, atol=1e-14, msg=name)
+        torch.testing.assert_close(getattr(actual, name), norm, rtol=1e-12, atol=1e-14, msg=name)
 
 
 @pytest.mark.parametrize("size", [3, 80])
@@ -239,9 +239,9 @@ def test_the_spectral_norm_is_never_below(size: int) -> None:
     generator = torch.Generator().manual_seed(size)
     batch = torch.randn(4, size, size + 7, generator=generator, dtype=torch.float64)
     exact = torch.linalg.matrix_norm(batch, 2)
-    found = spectral_norm(batch)
-    assert bool((found >= exact * (1 - 1e-12)).all())
-    assert bool((found <= exact * size ** (1 / 16) * 1.01).all())
+    actual = spectral_norm(batch)
+    assert bool((actual >= exact * (1 - 1e-12)).all())
+    assert bool((actual <= exact * size ** (1 / 16) * 1.01).all())
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "adjusted", "cool", "focal", "binary", "squared"])

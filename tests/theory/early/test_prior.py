@@ -76,10 +76,10 @@ def test_the_flow_is_exact_at_any_time(name: str, time: float) -> None:
 @pytest.mark.parametrize("name", NAMED | SOFT)
 def test_singular_values(name: str) -> None:
     case = (NAMED | SOFT)[name]
-    found, expected = case.problem().singular_values, singular_values(case)
-    assert_exact(found, torch.tensor(expected, dtype=torch.float64)[: len(found)], 16)
+    actual, expected = case.problem().singular_values, singular_values(case)
+    assert_exact(actual, torch.tensor(expected, dtype=torch.float64)[: len(actual)], 16)
     modes = case.problem().modes()
-    assert int(modes.multiplicity.sum()) == len(found)
+    assert int(modes.multiplicity.sum()) == len(actual)
 
 
 @pytest.mark.parametrize("time", [1.0, 30.0])
@@ -105,9 +105,9 @@ def test_descent_with_momentum(name: str) -> None:
 def test_descent_is_sgd_on_the_loss_itself(name: str) -> None:
     case = (NAMED | SOFT)[name]
     steps = [0, 1, 7, 25]
-    found = run_sgd(case, (lambda k: case.lr[0], lambda k: case.lr[1]), steps)
+    actual = run_sgd(case, (lambda k: case.lr[0], lambda k: case.lr[1]), steps)
     path = case.descent()
-    for step, (features, weight, bias) in zip(steps, found, strict=True):
+    for step, (features, weight, bias) in zip(steps, actual, strict=True):
         state = path.at(step)
         torch.testing.assert_close(state.features, features, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(state.weight, weight, rtol=1e-12, atol=1e-12)
@@ -221,8 +221,8 @@ def test_twice_the_precision() -> None:
             (one / two, a / b),
             (one.sqrt(), a.sqrt()),
         ):
-            found = Decimal(mine.high.item()) + Decimal(mine.low.item())
-            assert abs(found - exact) < Decimal(10) ** -30
+            actual = Decimal(mine.high.item()) + Decimal(mine.low.item())
+            assert abs(actual - exact) < Decimal(10) ** -30
         third = doubled([Decimal(1) / 3] * 7).sum()
         assert abs(Decimal(third.high.item()) + Decimal(third.low.item()) - Decimal(7) / 3) < Decimal(10) ** -30
     assert Doubled.of(torch.ones(2)).value.tolist() == [1.0, 1.0]

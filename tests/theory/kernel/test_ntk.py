@@ -72,8 +72,8 @@ def test_the_kernel_is_the_gram_matrix_of_the_jacobian(
     network, inputs = NETWORKS[name](), inputs_for(name)
     new = inputs_for(name, 4, seed=8) if cross else inputs
     expected = jacobian(network, new) @ jacobian(network, inputs).mT
-    found = empirical_ntk(network, inputs, new if cross else None)
-    torch.testing.assert_close(found, expected)
+    actual = empirical_ntk(network, inputs, new if cross else None)
+    torch.testing.assert_close(actual, expected)
     traced = torch.einsum("iaja->ij", expected.reshape(len(new), 3, 6, 3)) / 3
     torch.testing.assert_close(empirical_ntk(network, inputs, new if cross else None, kind="example"), traced)
 

@@ -166,8 +166,8 @@ def test_the_direction_of_the_state_is_exact_to_rounding(decays: tuple[float, fl
     path = problem.kernel_flow(features, weight, kernel, lr=1.0)
     times = torch.tensor([1 / 8, 30.0, 1000.0], dtype=F64)
     state = path.at(times).normalized()
-    found = torch.cat([state.features.flatten(1), state.weight.flatten(1)], 1)
-    torch.testing.assert_close(found, units, rtol=0, atol=64 * EPS)
+    actual = torch.cat([state.features.flatten(1), state.weight.flatten(1)], 1)
+    torch.testing.assert_close(actual, units, rtol=0, atol=64 * EPS)
     torch.testing.assert_close(path.log_norm(times), logs, rtol=64 * EPS, atol=0)
 
 
@@ -274,12 +274,12 @@ def test_unseen_inputs_move_as_if_they_had_been_there_without_a_label(kind: str,
     assert moved.shape == (2, 2, 2, DIM)
     # by definition: h_new' = eta1 K_new,train (m w - lambda1 h), integrated with the training path itself
     nodes, weights = np.polynomial.legendre.leggauss(40)
-    for found, time in zip(moved.reshape(4, 2, DIM), times.reshape(-1).tolist(), strict=True):
+    for actual, time in zip(moved.reshape(4, 2, DIM), times.reshape(-1).tolist(), strict=True):
         state = path.at(time * (nodes + 1) / 2)
         forces = target_matrix(one_hot(LABELS)).mT @ state.weight - decays[0] * state.features
         force = 0.2 * time / 2 * torch.einsum("k,knp->np", torch.from_numpy(weights), forces)
         answer = cross @ force if each == 1 else (cross @ force.reshape(-1)).reshape(2, DIM)
-        torch.testing.assert_close(found, features[7:] + answer, rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(actual, features[7:] + answer, rtol=1e-10, atol=1e-11)
 
 
 def test_training_inputs_predict_themselves() -> None:

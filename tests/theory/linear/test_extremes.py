@@ -29,25 +29,25 @@ def tried(question: Callable[[], Any]) -> Any:
 
 def answers(path, time) -> dict[str, torch.Tensor]:
     """All that a path can be asked at one time and at infinity."""
-    found = {question: tried(lambda q=question: getattr(path, q)(time)) for question in QUESTIONS}
-    found |= {f"collapse {key}": value for key, value in (tried(lambda: path.collapse(time)) or {}).items()}
+    answers = {question: tried(lambda q=question: getattr(path, q)(time)) for question in QUESTIONS}
+    answers |= {f"collapse {key}": value for key, value in (tried(lambda: path.collapse(time)) or {}).items()}
     state = path.at(time)
     unit = state.normalized()
-    found |= {"features": state.features, "weight": state.weight, "log_scale": state.log_scale, "bias": state.bias}
-    found |= {"unit features": unit.features, "unit weight": unit.weight}
-    found |= {"growth": tried(path.growth), "rate": tried(path.rate)}
+    answers |= {"features": state.features, "weight": state.weight, "log_scale": state.log_scale, "bias": state.bias}
+    answers |= {"unit features": unit.features, "unit weight": unit.weight}
+    answers |= {"growth": tried(path.growth), "rate": tried(path.rate)}
     for name in ("direction", "limit"):
         end = tried(getattr(path, name))
         if end is not None:
-            found |= {f"{name} features": end.features, f"{name} weight": end.weight}
-    return {name: value for name, value in found.items() if value is not None}
+            answers |= {f"{name} features": end.features, f"{name} weight": end.weight}
+    return {name: value for name, value in answers.items() if value is not None}
 
 
-def assert_numbers(found: dict[str, torch.Tensor]) -> None:
-    for name, value in found.items():
+def assert_numbers(answers: dict[str, torch.Tensor]) -> None:
+    for name, value in answers.items():
         assert not bool(torch.isnan(value).any()), f"{name} is NaN"
     for name in ("features", "weight", "unit features", "unit weight"):
-        assert bool(torch.isfinite(found[name]).all()), f"{name} is infinite"
+        assert bool(torch.isfinite(answers[name]).all()), f"{name} is infinite"
 
 
 def scaled(case: Case, one: float, two: float) -> Case:
@@ -117,9 +117,9 @@ def test_extreme_ratios_of_the_rates_never_answer_nan(rates):
 @pytest.mark.parametrize("time", [0.0, 10.0, 1e6])
 def test_narrow_dtypes_never_answer_nan(dtype, time):
     case = make_case([3, 2, 1], dtype=dtype, bias=True)
-    found = answers(case.flow(), time)
-    assert_numbers(found)
-    assert found["features"].dtype == dtype
+    actual = answers(case.flow(), time)
+    assert_numbers(actual)
+    assert actual["features"].dtype == dtype
 
 
 @pytest.mark.parametrize("power", [-150, -30, 30, 150])

@@ -74,10 +74,10 @@ def test_collapse_measures_are_those_of_the_state(name, kind, time):
     path = path_of(case, kind)
     state = path.at(time)
     expected = collapse(state.features.numpy(), state.weight.numpy(), case.target.numpy())
-    found = path.collapse(time)
-    assert set(found) == set(expected)
+    actual = path.collapse(time)
+    assert set(actual) == set(expected)
     for key, value in expected.items():
-        assert found[key].item() == pytest.approx(value, rel=1e-7, abs=1e-9), key
+        assert actual[key].item() == pytest.approx(value, rel=1e-7, abs=1e-9), key
 
 
 @pytest.mark.parametrize("time", TIMES)
@@ -96,9 +96,9 @@ def test_wide_features_give_the_same_collapse_measures():
     case = make_case([3, 2, 2], dim=20, gamma=0.3)
     state = case.flow().at(12.0)
     expected = collapse(state.features.numpy(), state.weight.numpy(), case.target.numpy())
-    found = case.flow().collapse(12.0)
+    actual = case.flow().collapse(12.0)
     for key, value in expected.items():
-        assert found[key].item() == pytest.approx(value, rel=1e-7, abs=1e-9), key
+        assert actual[key].item() == pytest.approx(value, rel=1e-7, abs=1e-9), key
     assert case.flow().accuracy(12.0).item() == pytest.approx(
         accuracy(case, state.features.numpy(), state.weight.numpy())
     )

@@ -242,8 +242,8 @@ def test_a_million_steps_point_where_the_power_of_the_step_does(name, options):
     start = np.vstack([case.features.numpy(), case.weight.numpy()])
     state = (total @ start)[: len(start)]
     unit = case.descent(**options).at(10**6).normalized()
-    found = torch.cat([unit.features, unit.weight]).numpy()
-    assert np.linalg.norm(found - state / np.linalg.norm(state)) <= 1e-9
+    actual = torch.cat([unit.features, unit.weight]).numpy()
+    assert np.linalg.norm(actual - state / np.linalg.norm(state)) <= 1e-9
 
 
 def test_descent_takes_a_rate_given_as_a_schedule_or_as_a_number_alike():

@@ -82,14 +82,14 @@ def test_many_times_at_once_are_the_times_one_by_one(name, kind):
 
     def answers(time: torch.Tensor) -> dict[str, torch.Tensor]:
         state = path.at(time)
-        found = {"features": state.features, "weight": state.weight, "log_scale": state.log_scale}
+        answers = {"features": state.features, "weight": state.weight, "log_scale": state.log_scale}
         if state.bias is not None:
-            found["bias"] = state.bias
+            answers["bias"] = state.bias
         for question in ("loss", "accuracy", "feature_norm", "weight_norm", "log_norm", "distance"):
-            found[question] = getattr(path, question)(time)
+            answers[question] = getattr(path, question)(time)
         if not (kind == "anchored" and name == "soft"):
-            found |= path.collapse(time)
-        return found
+            answers |= path.collapse(time)
+        return answers
 
     together = answers(times)
     for i, time in enumerate(times.flatten()):

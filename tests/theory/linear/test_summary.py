@@ -58,7 +58,7 @@ def test_a_streamed_pass_serves_every_optimizer(name, kind):
     case = NAMED[name]
     summary = summarize(batches(case, 3), case.num_classes)
     pair = cosine(0.2, total=50, end=0.05), warmup(0.1, duration=3)
-    found = []
+    actual = []
     for problem, features in ((streamed(case, summary), summary), (case.problem(), case.features)):
         if kind.startswith("anchored"):
             path = getattr(problem, kind)(features, case.weight, case.bias)
@@ -66,11 +66,11 @@ def test_a_streamed_pass_serves_every_optimizer(name, kind):
             path = problem.flow(features, case.weight, case.bias, lr=pair)
         else:
             path = problem.descent(features, case.weight, case.bias, momentum=0.9 if kind == "momentum" else 0.0)
-        found.append(path)
+        actual.append(path)
     times = torch.tensor([0, 3, 40])
     for question in ("loss", "feature_norm", "weight_norm", "log_norm", "distance"):
         torch.testing.assert_close(
-            getattr(found[0], question)(times), getattr(found[1], question)(times), rtol=1e-10, atol=1e-12
+            getattr(actual[0], question)(times), getattr(actual[1], question)(times), rtol=1e-10, atol=1e-12
         )
 
 
@@ -78,10 +78,10 @@ def test_a_streamed_pass_serves_every_optimizer(name, kind):
 def test_collapse_measures_survive_streaming_but_for_the_one_that_needs_a_covariance(name):
     case = NAMED[name]
     summary = summarize(batches(case, 2), case.num_classes)
-    found = streamed(case, summary).flow(summary, case.weight, lr=case.lr).collapse(5.0)
+    actual = streamed(case, summary).flow(summary, case.weight, lr=case.lr).collapse(5.0)
     expected = case.flow().collapse(5.0)
-    assert set(expected) - set(found) <= {"nc1"}
-    for key, value in found.items():
+    assert set(expected) - set(actual) <= {"nc1"}
+    for key, value in actual.items():
         torch.testing.assert_close(value, expected[key], rtol=1e-9, atol=1e-10)
 
 

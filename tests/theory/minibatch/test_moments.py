@@ -84,8 +84,8 @@ def test_simulation_agrees_within_its_standard_error(labels, replacement):
     """2,000 runs of 40 examples: the five answers within four standard errors, which are below two per cent."""
     sgd = make(labels, 4, replacement, lr=(1.5, 0.3), feature_decay=0.05, gamma=0.25)
     mean, error = simulated(sgd, steps=25, runs=2000)
-    found = answers(solve(sgd), torch.tensor(25))
-    assert ((found - mean).abs() <= 4 * error).all()
+    actual = answers(solve(sgd), torch.tensor(25))
+    assert ((actual - mean).abs() <= 4 * error).all()
     assert (error <= 0.02 * mean.abs()).all()
 
 
@@ -126,8 +126,8 @@ def test_a_schedule_is_the_steps_one_by_one(name):
     for k in range(12):
         rate = schedule(float(k)).item()
         now = expected.rule.step(now, rate, rate)
-    found = answers(solved, torch.tensor([12, 50]))
-    for row in found:  # the rate is 0 from step 12 on
+    actual = answers(solved, torch.tensor([12, 50]))
+    for row in actual:  # the rate is 0 from step 12 on
         assert_close(row, expected.rule.answers(now), eps=64)
 
 

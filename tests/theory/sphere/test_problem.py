@@ -100,9 +100,9 @@ def test_mpmath_confirms_angles_and_norms_from_end_to_end_of_the_circle(alpha, p
     [eq: moebius], [eq: sphere-series]."""
     for angle in (1e-12, 0.5, 3.0, math.pi - 1e-9):
         problem, features, lr = plane(angle, alpha, power)
-        found = mp_descent(features[0].tolist(), [2.0, 0.0], lr, 200, power, digits=40)
-        angles = torch.tensor([float(pair[0]) for pair in found], dtype=DOUBLE)
-        norms = torch.tensor([float(pair[1]) for pair in found], dtype=DOUBLE)
+        actual = mp_descent(features[0].tolist(), [2.0, 0.0], lr, 200, power, digits=40)
+        angles = torch.tensor([float(pair[0]) for pair in actual], dtype=DOUBLE)
+        norms = torch.tensor([float(pair[1]) for pair in actual], dtype=DOUBLE)
         path = problem.descent(features, lr, rescaled=power == 1)
         for steps in (torch.arange(201), torch.tensor([200])):
             assert (path.angles(steps)[:, 0] - angles[steps]).abs().max() <= 64 * EPS
@@ -114,8 +114,8 @@ def test_mpmath_confirms_angles_and_norms_from_end_to_end_of_the_circle(alpha, p
 def test_small_angles_keep_their_relative_accuracy(alpha, power):
     """Where the contraction itself is well conditioned, 400 steps cost few digits of an angle of 1e-20."""
     problem, features, lr = plane(2.0, alpha, power)
-    found = mp_descent(features[0].tolist(), [2.0, 0.0], lr, 400, power, digits=60)
-    expected = torch.tensor([float(pair[0]) for pair in found], dtype=DOUBLE)
+    actual = mp_descent(features[0].tolist(), [2.0, 0.0], lr, 400, power, digits=60)
+    expected = torch.tensor([float(pair[0]) for pair in actual], dtype=DOUBLE)
     path = problem.descent(features, lr, rescaled=power == 1)
     for steps in (torch.arange(401), torch.tensor([400])):
         assert (path.angles(steps)[:, 0] / expected[steps] - 1).abs().max() <= 4e4 * EPS
@@ -159,8 +159,8 @@ def test_with_decay_the_angles_burst_and_the_recursion_follows(power, lr):
     path = Spherical(target, weight, 0.3, feature_decay=0.3).descent(features, lr, rescaled=power == 1)
     pull = (1.3 * weight[target] - 0.3 * weight.sum(0)) / 3
     steps = 400
-    found = mp_descent(features[0].tolist(), pull[0].tolist(), lr, steps, power, 0.3, digits=120)
-    expected = torch.tensor([float(pair[0]) for pair in found], dtype=DOUBLE)
+    actual = mp_descent(features[0].tolist(), pull[0].tolist(), lr, steps, power, 0.3, digits=120)
+    expected = torch.tensor([float(pair[0]) for pair in actual], dtype=DOUBLE)
     angles = path.angles(torch.arange(steps + 1))[:, 0]
     assert (angles - expected).abs().max() <= 1e8 * EPS
     if (power, lr) != (1, 0.05):
