@@ -36,6 +36,7 @@ def figure(panel: Panel, slot: Slot, theme: str = "light", player: bool = False)
     colors = THEMES[theme]
     listed = [curve.name for curve in panel.curves if curve.listed]
     several = len(listed) > 1
+    ground = {"bgcolor": colors["paper"], "borderpad": 0}  # the name of a moment lies on the curves
     rows = math.ceil(sum(46 + 5.6 * len(name) for name in listed) / LEGEND) if several else 0
     layout = _layout(colors) | {
         "margin": {"l": 58, "r": 22, "t": 8 + 18 * rows, "b": 36, "autoexpand": False},
@@ -45,12 +46,20 @@ def figure(panel: Panel, slot: Slot, theme: str = "light", player: bool = False)
         "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 10}, "itemwidth": 30},
         "hovermode": "closest" if any(curve.style == "marks" for curve in panel.curves) else "x unified",
         "shapes": [
-            *(_level(value, colors) for _, value in panel.levels),
-            *(_moment(value, colors) for _, value in panel.moments),
+            *(_line("y", value, colors, 1, "dot") for _, value in panel.levels),
+            *(_line("x", value, colors, 1.2, "dashdot") for _, value in panel.moments),
         ],
         "annotations": [
-            *(_level_name(name, value, panel.ylog, colors) for name, value in panel.levels),
-            *(_moment_name(name, value, panel.xlog, colors) for name, value in panel.moments),
+            *(
+                _name(name, colors) | {"xref": "paper", "x": 1, "xanchor": "right", "y": _place(value, panel.ylog)}
+                for name, value in panel.levels
+            ),
+            *(
+                _name(name, colors)
+                | {"yref": "paper", "y": 0, "xanchor": "left", "x": _place(value, panel.xlog)}
+                | ground
+                for name, value in panel.moments
+            ),
         ],
         "meta": {"slot": slot.key, "title": panel.title or slot.title},
     }
@@ -120,42 +129,22 @@ def _trace(curve: Curve, theme: str) -> Plotly:
     return trace | {"mode": "lines", "line": {"color": color, "width": width, "dash": DASHES[curve.style]}}
 
 
-def _level(value: float, colors: dict[str, str]) -> Plotly:
-    line = {"color": colors["faint"], "width": 1, "dash": "dot"}
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "line": line}
+def _line(axis: str, value: float, colors: dict[str, str], width: float, dash: str) -> Plotly:
+    """A line across the panel at one value of an axis, "x" or "y"."""
+    other = "x" if axis == "y" else "y"
+    line = {"color": colors["faint"], "width": width, "dash": dash}
+    across = {f"{other}ref": "paper", f"{other}0": 0, f"{other}1": 1}
+    return {"type": "line", **across, f"{axis}0": value, f"{axis}1": value, "line": line}
 
 
-def _level_name(name: str, value: float, log: bool, colors: dict[str, str]) -> Plotly:
-    return {
-        "text": name,
-        "xref": "paper",
-        "x": 1,
-        "xanchor": "right",
-        "y": math.log10(value) if log else value,
-        "yanchor": "bottom",
-        "showarrow": False,
-        "font": {"size": 9, "color": colors["faint"]},
-    }
+def _name(text: str, colors: dict[str, str]) -> Plotly:
+    """What such a line is called, above its end."""
+    return {"text": text, "yanchor": "bottom", "showarrow": False, "font": {"size": 9, "color": colors["faint"]}}
 
 
-def _moment(value: float, colors: dict[str, str]) -> Plotly:
-    line = {"color": colors["faint"], "width": 1.2, "dash": "dashdot"}
-    return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": value, "x1": value, "line": line}
-
-
-def _moment_name(name: str, value: float, log: bool, colors: dict[str, str]) -> Plotly:
-    return {
-        "text": name,
-        "yref": "paper",
-        "y": 0,
-        "yanchor": "bottom",
-        "x": math.log10(value) if log else value,
-        "xanchor": "left",
-        "showarrow": False,
-        "bgcolor": colors["paper"],
-        "borderpad": 0,
-        "font": {"size": 9, "color": colors["faint"]},
-    }
+def _place(value: float, log: bool) -> float:
+    """Annotations are placed by the logarithm on a logarithmic axis; lines are not."""
+    return math.log10(value) if log else value
 
 
 def _moving_figure(moving: Moving, slot: Slot, theme: str, player: bool) -> Plotly:

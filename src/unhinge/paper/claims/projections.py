@@ -96,12 +96,17 @@ def orthogonal(generator: torch.Generator, formula: Formula) -> float:
     for i, a in enumerate(parts):
         for b in parts[:i]:
             worst = max(worst, ((a * b).sum().abs() / size**2).item())
-    unit = problem.num_classes * math.sqrt(problem.per_class)
-    first, second = (1 + problem.gamma) / unit, (1 + problem.gamma - problem.gamma * problem.num_classes) / unit
     matrix = generator_matrix(problem, 1.0, 1.0)
-    for part, value in zip(parts, (first, -first, second, -second, 0.0), strict=True):
+    for part, value in zip(parts, _eigenvalues(problem), strict=True):
         worst = max(worst, ((matrix @ part - value * part).norm() / size).item())
     return worst
+
+
+def _eigenvalues(problem: Problem) -> tuple[float, ...]:
+    """Of the five subspaces, in their order."""
+    unit = problem.num_classes * math.sqrt(problem.per_class)
+    first, second = (1 + problem.gamma) / unit, (1 + problem.gamma - problem.gamma * problem.num_classes) / unit
+    return first, -first, second, -second, 0.0
 
 
 def sizes(num_classes: int, per_class: int) -> list[int]:
@@ -120,10 +125,8 @@ def sizes(num_classes: int, per_class: int) -> list[int]:
 )
 def dimensions(generator: torch.Generator, formula: Formula) -> float:
     problem = draw(generator, num_classes=whole(generator, 3, 6))
-    unit = problem.num_classes * math.sqrt(problem.per_class)
-    first, second = (1 + problem.gamma) / unit, (1 + problem.gamma - problem.gamma * problem.num_classes) / unit
     values = torch.linalg.eigvalsh(generator_matrix(problem, 1.0, 1.0))
-    counts = [int((abs(values - x) < 1e-9).sum()) for x in (first, -first, second, -second, 0.0)]
+    counts = [int((abs(values - x) < 1e-9).sum()) for x in _eigenvalues(problem)]
     return float(max(abs(a - b) for a, b in zip(formula(problem.num_classes, problem.per_class), counts, strict=True)))
 
 
