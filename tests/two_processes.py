@@ -6,18 +6,35 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-__all__ = ["run_in", "run_in_two", "start_in"]
+__all__ = ["folder_of_two", "run_in", "run_in_two", "start_in"]
 
 
 def run_in_two(work: Callable[..., None], *arguments: Any) -> None:
     """Call ``work(rank, *arguments)`` in both processes of a group, and wait for both."""
     run_in(2, work, *arguments)
+
+
+def folder_of_two(work: Callable[[int, str], None]) -> Any:
+    """A fixture: the folder to which both processes of ``work(rank, folder)`` have written.
+
+    Starting them takes the time, so they start once for all tests of a file.
+    """
+
+    @pytest.fixture(scope="module")
+    def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        place = tmp_path_factory.mktemp("processes")
+        run_in_two(work, str(place))
+        return place
+
+    return folder
 
 
 def run_in(count: int, work: Callable[..., None], *arguments: Any) -> None:

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from two_processes import run_in_two
+from two_processes import folder_of_two, run_in_two
 from unhinge.nn import AdjustedMarginLoss, ETFHead, FeatureNormPenalty, RescaledGradient, UnhingedLoss
 from unhinge.nn import functional as UF
 
@@ -78,11 +78,7 @@ def _worker(rank: int, folder: str) -> None:
         torch.save(trained(net, case, x[rank::2], y[rank::2]), Path(folder) / f"{case}-{rank}.pt")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("sharded")
-    run_in_two(_worker, str(place))
-    return place
+folder = folder_of_two(_worker)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from two_processes import run_in_two
+from two_processes import folder_of_two
 from unhinge.metrics import CollapseSummary, Reliability, classwise_reliability, neural_collapse, reliability
 
 CLASSES, DIM = 4, 6
@@ -45,12 +44,7 @@ def _worker(rank: int, folder: str) -> None:
         torch.save(_reduced(part), os.path.join(folder, f"{split}-{rank}.pt"))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What both processes found, for every split; starting them takes the time, so they start once."""
-    place = tmp_path_factory.mktemp("processes")
-    run_in_two(_worker, str(place))
-    return place
+folder = folder_of_two(_worker)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

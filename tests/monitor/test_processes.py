@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from two_processes import run_in_two
+from two_processes import folder_of_two
 from unhinge.monitor import Monitor
 
 SPLITS = (7, 0)  # examples of the first process; 0: it has none
@@ -40,11 +39,7 @@ def _worker(rank: int, folder: str) -> None:
         torch.save(_found(DistributedDataParallel(model), x[part], y[part]), os.path.join(folder, f"{split}-{rank}.pt"))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("processes")
-    run_in_two(_worker, str(place))
-    return place
+folder = folder_of_two(_worker)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from two_processes import run_in_two
+from two_processes import folder_of_two
 from unhinge.nn import AdjustedMarginLoss, ETFHead, FeatureNormPenalty, RescaledGradient, UnhingedLoss
 from unhinge.nn import functional as UF
 
@@ -66,12 +66,7 @@ def _worker(rank: int, folder: str) -> None:
         torch.save(steps(DistributedDataParallel(net), net, x[rank::2], y[rank::2]), Path(folder) / f"{case}-{rank}.pt")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What both processes end with, in every case; starting them takes the time, so they start once."""
-    place = tmp_path_factory.mktemp("ddp")
-    run_in_two(_worker, str(place))
-    return place
+folder = folder_of_two(_worker)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
 
-from two_processes import run_in_two
+from two_processes import folder_of_two
 from unhinge.ood import CollapseDetector
 
 SPLITS = (11, 0)  # examples of the first process; 0: it has none
@@ -29,11 +28,7 @@ def _worker(rank: int, folder: str) -> None:
         torch.save(detector.scores(features[:9]), os.path.join(folder, f"{split}-{rank}.pt"))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("processes")
-    run_in_two(_worker, str(place))
-    return place
+folder = folder_of_two(_worker)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -30,7 +30,7 @@ STAGES = 8  # Gauss collocation of order 16: panels are as long as the schedules
 
 # Panels of 2 x 2 systems followed before giving up: some 100 MB at a hundred groups, reached only by times far beyond
 # what a schedule without an end can be asked for.
-MAX_PANELS = 200_000  # 2 x 2 matrices for each group of modes: 6 MB a group
+MAX_PANELS = 200_000
 
 
 class Motion(Protocol):
