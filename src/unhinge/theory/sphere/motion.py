@@ -38,7 +38,7 @@ LONGEST = 10_000_000  # steps taken one by one in search of an end before giving
 RATES_AT_ONCE = 4096  # rates of a schedule asked for together: one call of it for many steps
 # Squares of coordinates in units of the larger length must not underflow: 1e-100 leaves 1e-200, and room.
 LEAST_LENGTH = 1e-100
-LEAST_SQUARE = LEAST_LENGTH**2
+LEAST_SQUARE = 1e-200
 WIDTH = 8192  # examples stepped together: their arrays stay in the cache
 FARTHEST = 690.0  # exp of it is finite, and exp of minus exp of it zero
 
@@ -297,7 +297,7 @@ def _descend(z: Array, pull: Array, rates: Iterable[float], decay: float, power:
         np.multiply(a, a, out=q)
         np.multiply(b, b, out=t)
         np.add(q, t, out=q)
-        np.maximum(q, 1e-200, out=q)  # only a feature that does not turn ever gets there
+        np.maximum(q, LEAST_SQUARE, out=q)  # only a feature that does not turn ever gets there
         if power == 2:
             np.sqrt(q, out=s)
             np.multiply(s, q, out=q)
