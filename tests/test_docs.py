@@ -90,3 +90,11 @@ def test_code_on_a_page_is_at_most_80_columns_wide(page):
     for language, block in blocks:
         typed = [line for line in block.splitlines() if language != "pycon" or line.startswith((">>>", "..."))]
         assert [line for line in typed if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_files_that_a_page_names_exist(page):
+    named = re.findall(
+        r"\b(?:benchmarks|examples|src|tests)/[\w./-]+\.(?:py|md|ipynb)\b", page.read_text(encoding="utf-8")
+    )
+    assert [name for name in named if not (ROOT / name).is_file()] == []

@@ -1,6 +1,7 @@
 """The catalogue of parts: each loss, head, penalty and measure with its formula, when to use it, and when not.
 
-What a part is comes from its docstring, its formula from docs/guide/parts.md, the advice from docs/parts.toml.
+What a part is comes from its docstring, its formula from there or from docs/guide/parts.md, the advice from
+docs/parts.toml.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def generate(pages: Pages, root: Path) -> None:
     lines = [
         "# Catalogue of parts",
         "",
-        "Each part alone; [how to choose](guide/choosing.md) weighs them against each other.",
+        "This page lists every part: what it is, when to use it and when not. [How to choose](guide/choosing.md) "
+        "compares them. `C` is the number of classes and `p` the number of entries of a feature.",
         "",
         when_not_to(glance),
         "",
@@ -72,7 +74,7 @@ def _row(entry: Entry, module: str, known: dict[str, str], told: dict[str, dict[
     words = told.get(key, {})
     return (
         f"{{py:obj}}`{name} <{entry.home}>`",
-        f"{entry.summary}<br>{known[key]}" if key in known else entry.summary,
+        f"{entry.summary}<br>{known[key]}" if key in known and "$" not in entry.summary else entry.summary,
         words.get("use", "–"),
         words.get("avoid", "–"),
     )

@@ -11,8 +11,8 @@ __all__ = ["generate"]
 
 INTRODUCTION = """# Performance
 
-Measured, not promised: each table comes from one run of one script, with our peers in the same run, and says on what it
-ran. `make bench` measures all of it again on your machine.
+Each table comes from one run of one script. Other libraries are measured in the same run, and each section names the
+machine. `make bench` measures everything again on your machine.
 """
 
 

@@ -56,24 +56,26 @@ def _index(figures: Sequence[Experiment], studies: Sequence[Study], root: Path) 
     lines = [
         "# Figures and tables",
         "",
-        "Every figure and table of the paper under its own id, and some beyond it. `unhinge list` shows this list, "
-        "`unhinge reproduce ID` makes one; the paper's labels work as ids too.",
+        "This page lists every figure and table of the paper, and some beyond it. `unhinge list` shows the same list, "
+        "and `unhinge reproduce ID` makes one of them. You can use the paper's labels as ids too.",
         "",
-        "**Scales.** `quick`: small sizes and embedded data, seconds. `small`: real data and small networks. `paper`: "
-        "the sizes printed. A table says at which scale it was made; do not compare numbers of different scales.",
+        "There are three scales. `quick` uses small sizes and embedded data and takes seconds. `small` uses real data "
+        "and small networks. `paper` uses the sizes of the paper. Every table says at which scale it was made. Do not "
+        "compare numbers of different scales.",
         "",
         "## Numerical figures",
         "",
-        "Lines are exact, markers are SGD simulated step by step. Times are on two cores.",
+        "Lines are exact, and markers are SGD simulated step by step. Times are for two cores.",
         "",
         table(("id, the paper's label", "finding", "quick", "paper"), drawn),
         "## Trained networks",
         "",
-        "Runs and their time one after another: on one core at quick and small, on one GPU at paper (reckoned from its "
-        "operations at 10 TFLOP/s). Tables share runs, so together they cost less.",
+        "The table gives the number of runs and the time that they take one after another: on one core at `quick` and "
+        "`small`, on one GPU at `paper` (estimated from the number of operations at 10 TFLOP/s). Tables share runs, so "
+        "all of them together cost less.",
         "",
         table(("id, the paper's label", "claim", *SCALES, "measured here"), trained),
-        "Single runs outside these tables: [measured at the small scale](small.md).",
+        "All measurements at the small scale, and single runs outside these tables: [small scale](small.md).",
         "",
     ]
     for title, entries, extra in (
@@ -110,7 +112,7 @@ def _figure(pages: Pages, entry: Experiment, quick: Path | None, root: Path) -> 
     for folder in folders:
         lines += _drawn(pages, entry, folder)
     if not folders:
-        lines += ["This build made no figures; `make docs` does.", ""]
+        lines += ["This build has no figures; `make docs` makes them.", ""]
     return "\n".join(lines)
 
 
@@ -125,11 +127,11 @@ def _drawn(pages: Pages, entry: Experiment, folder: Path) -> list[str]:
     lines = [
         f"## At the {scale['name']} scale",
         "",
-        f"{size}, seed {recipe['seed']}. Lines are exact, markers simulated with `torch.optim.SGD`.",
+        f"{size}, seed {recipe['seed']}. Lines are exact, and markers are simulated with `torch.optim.SGD`.",
         "",
     ]
     lines += _picture(pages, folder, f"{entry.id}-{scale['name']}", entry.claim)
-    lines += [f"What the figure says, and what was measured (scale `{scale['name']}`):", ""]
+    lines += ["What the figure shows, and what was measured:", ""]
     lines += [table(("statement", "verdict", "measured"), checks)]
     lines += [f"Largest deviation of simulated SGD from the exact curve: {cell(recipe['deviation'])}.", ""]
     return [*lines, _made_with(recipe), ""]
@@ -141,7 +143,7 @@ def _study(pages: Pages, study: Study, root: Path) -> str:
     if study.note:
         lines += [f":::{{note}}\n{cell(study.note)}\n:::", ""]
     if study.orderings:
-        lines += ["Orderings that are judged, by paired t-tests over seeds, corrected by Holm's method:", ""]
+        lines += ["These orderings are judged by paired t-tests over seeds, corrected by Holm's method:", ""]
         whose = {True: "ours", False: "the paper's"}
         lines += [*dict.fromkeys(f"- {cell(one.statement)} ({whose[one.ours]})" for one in study.orderings), ""]
     lines += [*_command(study.id, "quick", "small --data-root data", "paper --data-root data"), ""]
@@ -189,7 +191,7 @@ def _picture(pages: Pages, folder: Path, name: str, claim: str) -> list[str]:
         return []
     pages.copy(folder / "figure.png", f"reproduce/{name}.png")
     words = claim.replace("[", "(").replace("]", ")")
-    return [f"```{{image}} {name}.png\n:alt: {words}\n:class: figure\n```", ""]
+    return [f"```{{figure}} {name}.png\n:alt: {words}\n:figclass: figure\n\n{cell(claim)}\n```", ""]
 
 
 def _made_with(recipe: dict[str, Any]) -> str:
