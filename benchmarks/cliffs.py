@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -28,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unhinge import LayerPeeled, Spherical, __version__, summarize
+from unhinge import EarlyCrossEntropy, LayerPeeled, Spherical, __version__, summarize
 
 torch.set_num_threads(1)
 
@@ -127,7 +128,20 @@ def momentum() -> Iterator[Work]:
     yield "loss at 20,000 steps, momentum", lambda: heavy.loss(steps)
 
 
-TOPICS = {work.__name__: work for work in (secular, sphere, kernel, state, soft, streamed, momentum)}
+def young() -> Iterator[Work]:
+    """How long the first phase of cross-entropy can be trusted, from few classes to many; p = 512."""
+    for classes, tail in ((10, 1.0), (10, 0.01), (100, 1.0), (100, 0.01), (1000, 1.0), (1000, 0.01)):
+        counts = (100 * tail ** (torch.arange(classes) / (classes - 1))).round().long()
+        target = torch.repeat_interleave(torch.arange(classes), counts)
+        features, weight = normal(len(target), 512) / 20, normal(classes, 512, seed=1) / 20
+        problem = EarlyCrossEntropy(target, classes)
+        for name, path in (("flow", problem.flow(features, weight)), ("descent", problem.descent(features, weight))):
+            what = f"C = {classes}, {'balanced' if tail == 1 else 'long-tailed'}, n = {len(target)}, {name}"
+            yield f"error_bound(10), {what}", partial(path.error_bound, 10)
+            yield "horizon() after it", path.horizon
+
+
+TOPICS = {work.__name__: work for work in (secular, sphere, kernel, state, soft, streamed, momentum, young)}
 
 
 def peak() -> float:

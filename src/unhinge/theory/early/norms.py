@@ -55,16 +55,22 @@ class Residuals:
 def summarize_residuals(residuals: Tensor, basis: Tensor | None, alpha: Tensor) -> Residuals:
     """One pass over residuals (n, p), float64, with the weight of each example (n,)."""
     near = residuals if basis is None else residuals @ basis
-    weighted = alpha[:, None] * near
+    even = bool((alpha == alpha[0]).all())  # one product over all examples then serves every moment
+    weighted = near if even else alpha[:, None] * near
     cross = weighted.mT @ residuals  # (q, p)
-    inside = weighted.mT @ near
+    inside = cross if basis is None else cross @ basis
     outside = cross @ cross.mT - inside @ inside.mT if basis is not None else torch.zeros_like(inside)
-    small = residuals if residuals.shape[0] < residuals.shape[1] else residuals.mT
+    cover = inside if even else weighted.mT @ weighted
+    if even and basis is None:
+        spectral = _top_eigenvalue(inside).sqrt()
+    else:
+        spectral = spectral_norm(residuals if residuals.shape[0] < residuals.shape[1] else residuals.mT)
+    unit = alpha[0].item() if even else 1.0
     return Residuals(
-        cover=weighted.mT @ weighted,
-        inside=inside,
-        outside=outside,
-        spectral=spectral_norm(small).item(),
+        cover=unit**2 * cover,
+        inside=unit * inside,
+        outside=unit**2 * outside,
+        spectral=spectral.item(),
         frobenius=residuals.norm().item(),
         longest=residuals.norm(dim=1).max().item(),
         reach=near.norm(dim=1).max().item(),
@@ -92,23 +98,38 @@ def spectral_norm(matrix: Tensor) -> Tensor:
     Beyond a certain size from the Frobenius norm of the fourth power of the Gram matrix, which exceeds it by at most
     the 16th root of the rank.
     """
-    gram = matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix
+    return _top_eigenvalue(matrix.mT @ matrix if _tall(matrix) else matrix @ matrix.mT).sqrt()
+
+
+def _tall(matrix: Tensor) -> bool:
+    return matrix.shape[-2] >= matrix.shape[-1]
+
+
+def _top_eigenvalue(gram: Tensor) -> Tensor:
+    """The largest eigenvalue of each of a batch of Gram matrices, or a little more for large ones."""
     single = gram.ndim == 2 and gram.shape[-1] <= GRAM_SIZE
     if gram.shape[-1] <= EXACT_SIZE or single:
-        return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0).sqrt()
+        return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0)
     scale = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     unit = gram / torch.where(scale > 0, scale, 1.0)[..., None, None]
     fourth = torch.linalg.matrix_power(unit, 4)
-    return scale.sqrt() * torch.linalg.matrix_norm(fourth) ** 0.125
+    return scale * torch.linalg.matrix_norm(fourth) ** 0.25
 
 
 def _upright(matrix: Tensor) -> Tensor:
-    """A matrix of the same Gram matrix with no more rows than columns: products with it keep their norms.
+    """A matrix of the same Gram matrix with few rows: products with it keep their norms.
 
     So that many classes cost what the few directions of their prototypes cost: a product with 1,000 classes and 64
-    directions has 64 columns instead of 1,000.
+    directions has 64 columns instead of 1,000. Below four times as many rows as columns a QR factorization costs more
+    than it saves.
     """
-    return torch.linalg.qr(matrix, mode="r").R if matrix.shape[-2] > matrix.shape[-1] else matrix
+    return torch.linalg.qr(matrix, mode="r").R if matrix.shape[-2] > 4 * matrix.shape[-1] else matrix
+
+
+def _stiffness(diagonal: Tensor, vector: Tensor, centered: bool) -> float | None:
+    """The number that S multiplies every vector with (every centered one, if the loss is), if there is one."""
+    unmoved = bool((vector == 0).all()) or (centered and bool((vector == vector[0]).all()))
+    return diagonal[0].item() if unmoved and bool((diagonal == diagonal[0]).all()) else None
 
 
 @dataclass(frozen=True)
@@ -155,9 +176,11 @@ def measure(
         weight = weight - weight.mean(-2, keepdim=True)
         shift = shift - shift.mean(-1, keepdim=True)
 
+    stiffness = _stiffness(diagonal, vector, centered)
+
     def bent(x: Tensor) -> Tensor:
         """S applied to the last axis."""
-        return x * diagonal - (x @ vector)[..., None] * vector
+        return x * diagonal - (x @ vector)[..., None] * vector if stiffness is None else stiffness * x
 
     alpha, roots = weights.alpha, weights.roots
     bent_weight = bent(weight.mT).mT  # S W
@@ -166,24 +189,32 @@ def measure(
     if bias is not None:
         wide = torch.cat([rows, roots[:, None].expand(*rows.shape[:-1], 1)], -1)
         sides, bent_sides = (torch.cat([x, y[..., None]], -1) for x, y in ((weight, shift), (bent_weight, bent(shift))))
+    # Products of three long sides are what this costs: each is made once, and S as a number saves half of them.
     logits = wide @ _upright(sides).mT  # (t, r, C) in some orthonormal basis: times sqrt(n_c)
-    slopes = wide @ _upright(bent_sides).mT
-    pull = bent_weight.mT @ weight  # (t, q, q): W^T S W
-    pulled = wide @ (bent_sides.mT @ weight)  # (t, r, q)
-    square = keep**2
-    weighted = alpha[:, None]
+    slopes = wide @ _upright(bent_sides).mT if stiffness is None else stiffness * logits
+    square, weighted = keep**2, alpha[:, None]
+    gram = weight.mT @ weight  # (t, q, q)
+    pull = bent_weight.mT @ weight if stiffness is None else stiffness * gram  # W^T S W
+    bent_gram = bent_weight.mT @ bent_weight if stiffness is None else stiffness * pull
+    pulled = wide @ (pull if bias is None else torch.cat([pull, (bent(shift)[..., None, :] @ weight)], -2))  # (t, r, q)
+    even = bool((alpha == alpha[0]).all())
+    scatter = rows.mT @ rows if even else rows.mT @ (weighted * rows)  # (t, q, q), over alpha if that is one number
 
     def joint(part: Tensor, rest: Tensor) -> Tensor:
         return ((weighted * part).pow(2).sum((-2, -1)) + square * rest).clamp(min=0).sqrt()
 
     cover = residuals.cover
     forced = joint(pulled, ((pull @ cover) * pull).sum((-2, -1)))
-    inner = bent_sides @ (wide.mT @ (weighted * rows)) + square[:, None, None] * (bent_weight @ residuals.inside)
-    outer = ((bent_weight @ residuals.outside) * bent_weight).sum((-2, -1)).clamp(min=0)
+    inner = bent_weight @ ((alpha[0] if even else 1.0) * scatter + square[:, None, None] * residuals.inside)
+    if bias is not None:
+        inner = inner + bent(shift)[..., None] * ((alpha * roots) @ rows)[..., None, :]
+    outer = (bent_gram * residuals.outside).sum((-2, -1)).clamp(min=0)
     shaped = (inner.pow(2).sum((-2, -1)) + square**2 * outer).sqrt()
-    slope_norm = joint(slopes, ((bent_weight @ cover) * bent_weight).sum((-2, -1)))
-    logit_norm = joint(logits, ((weight @ cover) * weight).sum((-2, -1)))
-    head, body = spectral_norm(weight), (spectral_norm(rows).square() + square * residuals.spectral**2).sqrt()
+    slope_norm = joint(slopes, (bent_gram * cover).sum((-2, -1)))
+    logit_norm = joint(logits, (gram * cover).sum((-2, -1)))
+    head = _top_eigenvalue(gram).sqrt() if _tall(weight) else spectral_norm(weight)
+    tall_body = _top_eigenvalue(scatter) if even and _tall(rows) else spectral_norm(rows).square()
+    body = (tall_body + square * residuals.spectral**2).sqrt()
     drift = (bent_sides @ (wide.mT @ (alpha * roots))[..., None]).flatten(-2).norm(dim=-1)
     push = bent(shift).norm(dim=-1)
     if bool((roots > 0).all()):
