@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from oracles import EPS, DenseDescent, Exact, assert_exact, generator, joint_norm, run_sgd
 from strategies import Case, cases, make_case, named_cases
 from unhinge import constant, cosine, exponential, piecewise, step, warmup
+from unhinge.theory.linear.momentum import MomentumSymbol
 
 NAMED = named_cases()
 STEPS = [0, 1, 2, 10, 77, 200]
@@ -250,3 +251,27 @@ def test_descent_takes_a_rate_given_as_a_schedule_or_as_a_number_alike():
     case = make_case([2, 2, 2])
     a, b = case.descent(lr=0.1).at(50), case.descent(lr=constant(0.1)).at(50)
     assert torch.equal(a.features, b.features)
+
+
+@pytest.mark.parametrize("rate", [0.1, cosine(0.1, 50)], ids=["constant", "schedule"])
+@pytest.mark.parametrize("question", ["loss", "log_norm", "feature_norm"])
+def test_one_question_evaluates_the_response_of_momentum_twice_at_most(question, rate, monkeypatch):
+    """Equal decays have modes of all kinds: uncoupled ones, and two eigenvalues that coincide."""
+    calls = {"values": 0, "roots": 0}
+
+    def counted(name: str):
+        function = getattr(MomentumSymbol, name)
+
+        def count(self, *arguments):
+            calls[name] += 1
+            return function(self, *arguments)
+
+        return count
+
+    for name in calls:
+        monkeypatch.setattr(MomentumSymbol, name, counted(name))
+    path = make_case([4, 4, 4], feature_decay=0.01, weight_decay=0.01).descent(lr=rate, momentum=0.9)
+    calls.update(values=0, roots=0)  # solving the path may ask as well
+    getattr(path, question)(torch.arange(20))
+    assert 1 <= calls["values"] <= 2
+    assert calls["roots"] <= 2

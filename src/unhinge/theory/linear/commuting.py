@@ -48,16 +48,23 @@ class Commuting:
         return any(part.requires_grad for part in parts) or needs_gradient(self.symbol.shape)
 
     def blocks(self, time: Tensor) -> Blocks:
-        log, value = self.symbol.factors(time, self.reference, self.gaps[:, 0])
-        drop, minus_value = self.symbol.factors(time, self.omega, 2 * self.radius)
+        alone = ~self.decaying & ~self.growing
+        uncoupled = (self.spectrum.sigma == 0) & ~alone
+        # All that is asked of the symbol, in one question: what it computes is shared.
+        pairs = [(self.reference, self.gaps[:, 0]), (self.omega, 2 * self.radius)]
+        if not bool(self.growing.all()):
+            pairs.append((self.reference, self.gaps[:, 1]))
+        if bool(uncoupled.any()):
+            pairs.extend((self.reference, gap) for gap in self._uncoupled_gaps())
+        base, gap = (torch.cat([pair[k].expand(len(self.gaps)) for pair in pairs]) for k in range(2))
+        logs, values = (x.unflatten(-1, (len(pairs), -1)).unbind(-2) for x in self.symbol.factors(time, base, gap))
+        log, drop, value, minus_value = logs[0], logs[1], values[0], values[1]
         minus_log = log + drop
         log = torch.where(self.growing, log, -torch.inf)
         value = torch.where(self.growing, value, 0.0)
         if not bool(self.growing.all()):  # measured directly: its larger part, absent, would be the larger scale
-            direct, direct_value = self.symbol.factors(time, self.reference, self.gaps[:, 1])
-            minus_log = torch.where(self.growing, minus_log, direct)
-            minus_value = torch.where(self.growing, minus_value, direct_value)
-        alone = ~self.decaying & ~self.growing
+            minus_log = torch.where(self.growing, minus_log, logs[2])
+            minus_value = torch.where(self.growing, minus_value, values[2])
         minus_log = torch.where(alone, 0.0, minus_log)
         scale = torch.maximum(log, minus_log).detach()
         scale = torch.where(torch.isfinite(scale), scale, 0.0)
@@ -66,7 +73,8 @@ class Commuting:
         usual = self.growing & (value == 1) & (minus_value == 1) & (drop <= 0)
         spread = torch.where(usual, -torch.expm1(torch.where(usual, drop, 0.0)) * torch.exp(log - scale), a - b)
         spread = safe_divide(spread, 2 * self.radius)
-        if bool((self.radius == 0).any()):
+        # sigma is 0 where the radius is: the spread is multiplied by zero, and only a derivative of it is seen
+        if self.requires_grad and bool((self.radius == 0).any()):
             slope = self.symbol.slope(time, self.omega) * torch.exp(log - scale)
             spread = torch.where((self.radius == 0) & self.growing, slope, spread)
         up, down = self._tilt()
@@ -77,30 +85,28 @@ class Commuting:
             self.rates.weight * sigma * spread,
             (up * a + down * b) / 2,
         ]
-        uncoupled = (sigma == 0) & ~alone
         if bool(uncoupled.any()):
-            apart = self._uncoupled(time, scale)
-            entries[0] = torch.where(uncoupled, apart[0], entries[0])
-            entries[3] = torch.where(uncoupled, apart[1], entries[3])
+            # `scale` is that of the parts that are there. A side that is absent may lie above it by any amount, and is
+            # multiplied by zeros later: it must stay finite, no more. A side that is there never exceeds it by more
+            # than rounding, so any bound between 1 and 700 will do.
+            for entry, side in ((0, -2), (3, -1)):
+                apart = values[side] * torch.exp((logs[side] - scale).clamp(max=50))
+                entries[entry] = torch.where(uncoupled, apart, entries[entry])
         matrix = torch.stack(entries, -1).unflatten(-1, (2, 2))
         return Blocks(self.symbol.log(time, self.reference), scale, matrix)
 
-    def _uncoupled(self, time: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Factors of features and prototypes where sigma is 0: each decays at its own rate, smooth where they cross."""
+    def _uncoupled_gaps(self) -> list[Tensor]:
+        """Gaps (G,) of features and prototypes where sigma is 0: each decays at its own rate, smooth where they
+        cross."""
         first_is_faster = bool(self.rates.half_gap >= 0)
-        kept = []
+        gaps = []
         for rate, decay, smaller in (
             (self.rates.features, self.rates.feature_decay, first_is_faster),
             (self.rates.weight, self.rates.weight_decay, not first_is_faster),
         ):
             moving = self.reference + rate * decay
-            gap = self.gaps[:, int(smaller)].detach() + moving - moving.detach()  # value without cancellation
-            log, value = self.symbol.factors(time, self.reference, gap)
-            # `scale` is that of the parts that are there. A side that is absent may lie above it by any amount, and is
-            # multiplied by zeros later: it must stay finite, no more. A side that is there never exceeds it by more
-            # than rounding, so any bound between 1 and 700 will do.
-            kept.append(value * torch.exp((log - scale).clamp(max=50)))
-        return kept[0], kept[1]
+            gaps.append(self.gaps[:, int(smaller)].detach() + moving - moving.detach())  # value without cancellation
+        return gaps
 
     def _tilt(self) -> tuple[Tensor, Tensor]:
         return tilt(self.spectrum.sigma, self.rates, self.radius)

@@ -128,14 +128,18 @@ class MomentumSymbol:
         push = 1 + self.options.factor if self.options.nesterov else 1.0
         return 1 - rate * self.shrink + rate * push * omega, -omega
 
-    def values(self, time: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-        """(log-scale, value) of the response at each time and eigenvalue, shape (*, K) each."""
+    def values(self, time: Tensor, omega: Tensor, roots: Roots | None = None) -> tuple[Tensor, Tensor]:
+        """(log-scale, value) of the response at each time and eigenvalue, shape (*, K) each.
+
+        Arguments:
+            roots: Those of `omega` at a constant rate, where they are known already.
+        """
         time = until_rest(self.shape, time)
-        rate = self.shape.value(torch.zeros(1, dtype=torch.float64))[0]
+        rate = self._first_rate
         z, b = self.first(rate, omega)
         later = (time - 1).clamp(min=0)
         if self.shape.settles == 0:
-            log, value = self.roots(rate, omega).power(later, z, b)
+            log, value = (self.roots(rate, omega) if roots is None else roots).power(later, z, b)
         else:
             log, product = ordered_products(
                 lambda start, stop: self.matrices(step_rates(self.shape, start + 1, stop + 1), omega),
@@ -145,6 +149,10 @@ class MomentumSymbol:
             value = product[..., 0, 0] * z + product[..., 0, 1] * b
         started = (time > 0)[..., None]
         return torch.where(started, log, 0.0), torch.where(started, value, 1.0)
+
+    @property
+    def _first_rate(self) -> Tensor:
+        return self.shape.value(torch.zeros(1, dtype=torch.float64))[0]
 
     def oscillates(self, base: Tensor) -> bool:
         """Whether the response to `base` turns at the last rate instead of growing or decaying."""
@@ -182,26 +190,27 @@ class MomentumSymbol:
         return self.values(time, base[None])[0][..., 0]
 
     def factors(self, time: Tensor, base: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:
-        reference = self.values(time, base.expand(gap.shape))[0]
-        log, value = self.values(time, base - gap)
-        if self.shape.settles > 0:
+        both = torch.cat([base.expand(gap.shape), base - gap])
+        roots = self.roots(self._first_rate, both) if self.shape.settles == 0 else None
+        (reference, log), (_, value) = (x.tensor_split(2, -1) for x in self.values(time, both, roots))
+        if roots is None:
             return log - reference, value
         # a constant rate: the difference of the two leading roots directly, however small the gap
-        rate = self.shape.value(torch.zeros(1, dtype=torch.float64))[0]
-        ahead, behind = self.roots(rate, base.expand(gap.shape)), self.roots(rate, base - gap)
-        apart = rate * gap * (self._pull + self._push * behind.small) / (ahead.small + behind.small + ahead.slope)
-        drop = torch.log1p(torch.where(ahead.plain, -apart / (1 + ahead.small), 0.0))
+        (ahead, behind), slope = roots.small.tensor_split(2), roots.slope.tensor_split(2)[0]
+        plain_ahead, plain_behind = roots.plain.tensor_split(2)
+        apart = self._first_rate * gap * (self._pull + self._push * behind) / (ahead + behind + slope)
+        drop = torch.log1p(torch.where(plain_ahead, -apart / (1 + ahead), 0.0))
         direct = (time - 1).clamp(min=0)[..., None] * drop
-        return torch.where(ahead.plain & behind.plain, direct, log - reference), value
+        return torch.where(plain_ahead & plain_behind, direct, log - reference), value
 
     def slope(self, time: Tensor, base: Tensor) -> Tensor:
         # Asked only where two eigenvalues coincide, which takes sigma = 0 and equal decays: the slope multiplies sigma
         # and vanishes from every value. The response is a polynomial of degree k in omega, so a symmetric difference
         # over a width well below 1/k is enough for a derivative of it to be right: of 1e-5 / k its error is 1e-10.
         width = 1e-5 / (1 + time.max().double() if time.numel() else 1.0)
-        log = self.values(time, base)[0]
-        up_log, up = self.values(time, base + width)
-        down_log, down = self.values(time, base - width)
+        logs, values = self.values(time, torch.cat([base, base + width, base - width]))
+        log, up_log, down_log = logs.tensor_split(3, -1)
+        _, up, down = values.tensor_split(3, -1)
         return (up * torch.exp(up_log - log) - down * torch.exp(down_log - log)) / (2 * width)
 
     def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
