@@ -44,7 +44,10 @@ def as_numbers(name: str, value: Numbers, shape: tuple[str | int, ...]) -> Tenso
 
 def as_labels(name: str, value: Labels, size: int, num_classes: int) -> Tensor:
     """Labels :math:`0 .. C - 1` of `size` examples, as int64."""
-    labels = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    try:
+        labels = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} must be a tensor or an array of labels, got {type(value).__name__}.") from None
     if labels.numel() == 0:
         raise ValueError(f"{name} is empty; at least one example is needed.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -23,6 +24,7 @@ from unhinge.metrics.checks import Labels, Numbers, as_labels, as_numbers, at_le
 from unhinge.nn.angles import smallest_angle, unit_rows
 from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.linear.summary import HardSummary
+from unhinge.theory.numerics import safe_norm, unit_of
 from unhinge.theory.processes import sum_over_processes
 
 __all__ = ["CollapseSummary", "neural_collapse", "summarize_collapse"]
@@ -50,7 +52,7 @@ class CollapseSummary:
     """
 
     classes: HardSummary  # counts, class sums, scatter around the class means
-    within: Tensor | None  # (p, p), sum of (h - mean of its class)(h - mean of its class)^T
+    within: Tensor | None  # (p, p), sum of (h - mean of its class)(h - mean of its class)^T, in squares of classes.unit
     directions: Tensor  # (C, p), class sums of h / |h|
     norms: Tensor  # (), sum of |h|
 
@@ -91,13 +93,13 @@ class CollapseSummary:
         counts = torch.bincount(labels, minlength=num_classes)
         zeros = h.new_zeros(num_classes, h.shape[1])
         sums = zeros.index_add(0, labels, h)
-        apart = h - (sums / counts.clamp(min=1)[:, None])[labels]
-        norms = h.norm(dim=1)
+        unit = unit_of(h)
+        apart = (h - (sums / counts.clamp(min=1)[:, None])[labels]) / unit
         return cls(
-            HardSummary(counts.cpu(), sums, apart.pow(2).sum().cpu(), features.dtype),
+            HardSummary(counts.cpu(), sums, apart.pow(2).sum().cpu(), features.dtype, unit),
             apart.mT @ apart if covariance else None,
             zeros.index_add(0, labels, unit_rows(h)),
-            norms.sum(),
+            safe_norm(h, 1).sum(),
         )
 
     @property
@@ -116,15 +118,17 @@ class CollapseSummary:
                 f"cannot add summaries of (classes, dimensions) {tuple(self.directions.shape)} and "
                 f"{tuple(other.directions.shape)}, or one with and one without a covariance; make all parts alike."
             )
-        within = None
+        classes, within = self.classes + other.classes, None
         if self.within is not None and other.within is not None:
             # Chan, Golub & LeVeque, as for the scatter of the classes; only classes in both parts have moved
             share = self.counts.double() * other.counts / (self.counts + other.counts).clamp(min=1)
             both = share > 0
-            gap = (self.means - other.means)[both.to(self.means.device)]
-            within = self.within + other.within + gap.mT @ (share[both].to(gap)[:, None] * gap)
+            gap = (self.means - other.means)[both.to(self.means.device)] / classes.unit
+            own = _in_units(self.within, self.classes.unit, classes.unit)
+            others = _in_units(other.within, other.classes.unit, classes.unit)
+            within = own + others + gap.mT @ (share[both].to(gap)[:, None] * gap)
         return CollapseSummary(
-            replace(self.classes + other.classes, dtype=_wider(self, other)),
+            replace(classes, dtype=_wider(self, other)),
             within,
             self.directions + other.directions,
             self.norms + other.norms,
@@ -132,15 +136,14 @@ class CollapseSummary:
 
     def all_reduce(self, group: dist.ProcessGroup | None = None) -> CollapseSummary:
         """The sum over all processes of a ``torch.distributed`` group, on each of them; cuts the gradient."""
-        counts = sum_over_processes(self.counts, group)
-        whole = replace(self.classes, counts=counts, sums=sum_over_processes(self.classes.sums, group))
-        # Each part adds its own distance from the common means, so plain sums merge scatter and covariance too.
-        shift = (self.means - whole.means()).detach()
-        pull = self.counts.to(shift)[:, None] * shift
-        scatter = sum_over_processes(self.classes.scatter + (pull * shift).sum().cpu(), group)
-        within = None if self.within is None else sum_over_processes(self.within + shift.mT @ pull, group)
+        whole, within = self.classes.all_reduce(group), None
+        if self.within is not None:
+            # Each part adds its own distance from the common means, so a plain sum merges the covariance too.
+            shift = ((self.means - whole.means()) / whole.unit).detach()
+            own = _in_units(self.within, self.classes.unit, whole.unit)
+            within = sum_over_processes(own + shift.mT @ (self.counts.to(shift)[:, None] * shift), group)
         return CollapseSummary(
-            replace(whole, scatter=scatter),
+            whole,
             within,
             sum_over_processes(self.directions, group),
             sum_over_processes(self.norms, group),
@@ -159,7 +162,7 @@ class CollapseSummary:
                 "Add more batches, or shuffle the data."
             )
         size = int(self.counts.sum())
-        means = self.means.cpu()[present]
+        means = self.means.cpu()[present] / self.classes.unit
         within = None if self.within is None else self.within.cpu() / size
         scatter = self.classes.scatter / size
         rows = None if weight is None else as_numbers("weight", weight, tuple(self.directions.shape))
@@ -191,16 +194,20 @@ class CollapseSummary:
         h = as_numbers("features", features, ("n", dim))
         w = as_numbers("weight", weight, (num_classes, dim)).to(float64_device(h), torch.float64)
         b = 0.0 if bias is None else as_numbers("bias", bias, (num_classes,)).to(w)
-        means, present = self.means.to(w), (self.counts > 0).to(w.device)
+        if bias is None:  # then the length of the prototypes does not matter, nor do products that vanish
+            w = w / unit_of(w)
+        unit = unit_of(h)
+        means, present = self.means.to(w) / unit, (self.counts > 0).to(w.device)
         # Distances from a point amid the centers: the squares cancel least, and the nearest stays the nearest.
         middle = means[present].mean(0)
         centers = means - middle
         lengths = torch.where(present, centers.pow(2).sum(1) / 2, torch.inf)
         parts = []
         for chunk in h.split(max(1, CHUNK // max(dim, num_classes))):
-            wide = chunk.to(w)
+            wide = chunk.to(w) / unit
             nearest = ((wide - middle) @ centers.mT - lengths).argmax(1)
-            parts.append((wide @ w.mT + b).argmax(1) != nearest)
+            logits = wide @ w.mT if bias is None else (unit * wide) @ w.mT + b
+            parts.append(logits.argmax(1) != nearest)
         return torch.cat(parts).to(h.device)
 
 
@@ -277,7 +284,7 @@ def neural_collapse(
         (True, 1.0)
     """
     rows = as_numbers("features", features, ("n", "p"))
-    if weight is not None and torch.as_tensor(weight).ndim == 1 and torch.as_tensor(target).ndim == 2:
+    if weight is not None and np.ndim(weight) == 1 and np.ndim(target) == 2:
         raise ValueError(
             "weight has one dimension and target two: the order is neural_collapse(features, weight, target)."
         )
@@ -289,7 +296,8 @@ def neural_collapse(
             )
         num_classes = len(prototypes)
     elif num_classes is None:
-        num_classes = int(torch.as_tensor(target).max()) + 1 if len(target) else 2
+        labels = as_labels("target", target, len(rows), torch.iinfo(torch.int64).max)
+        num_classes = int(labels.max()) + 1
     summary = CollapseSummary.of(rows, target, num_classes)
     measures = summary.measures(weight)
     if weight is not None:
@@ -323,10 +331,15 @@ def _measured(means: Tensor, weight: Tensor, scatter: Tensor, within: Tensor | N
 
 def _of_prototypes(weight: Tensor) -> dict[str, Tensor]:
     """Norms of the prototypes, and the angle between the closest two."""
-    lengths = weight.norm(dim=1)
+    lengths = safe_norm(weight, 1)
     low, high = lengths.min(), lengths.max()
     ratio = torch.where(low > 0, high / torch.where(low > 0, low, 1.0), torch.inf if high > 0 else 1.0)
     return {"weight_norm_ratio": ratio, "weight_norm_min": low, "weight_angle_min": smallest_angle(weight)}
+
+
+def _in_units(within: Tensor, unit: float, wanted: float) -> Tensor:
+    """Products of two lengths, given in squares of `unit`, in squares of another."""
+    return within if unit == wanted else within * (unit / wanted) * (unit / wanted)
 
 
 def _wider(a: CollapseSummary, b: CollapseSummary) -> torch.dtype:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ def shot_accuracy(
 
 
 def _classes(predictions: Numbers | Labels, num_classes: int) -> Tensor:
-    values = predictions if isinstance(predictions, Tensor) else torch.as_tensor(np.asarray(predictions))
-    if values.ndim == 2:
-        return as_numbers("logits", values, ("n", num_classes)).detach().argmax(1).cpu()
-    return as_labels("predictions", values, len(values) if values.ndim else 0, num_classes).cpu()
+    if np.ndim(predictions) == 2:
+        return as_numbers("logits", predictions, ("n", num_classes)).detach().argmax(1).cpu()
+    size = len(predictions) if np.ndim(predictions) else 0
+    return as_labels("predictions", cast(Labels, predictions), size, num_classes).cpu()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unhinge.metrics.checks import Numbers, as_numbers, at_least_single, float64_device
+from unhinge.theory.numerics import safe_norm
 
 __all__ = ["log_odds", "ood_metrics", "ood_scores"]
 
@@ -46,7 +47,7 @@ def ood_scores(logits: Numbers, features: Numbers | None = None, temperature: fl
     scores = {"softmax": log_odds(z), "energy": temperature * z.logsumexp(1)}
     if features is not None:
         h = as_numbers("features", features, (len(z), "p"))
-        scores["norm"] = h.to(at_least_single(h.dtype)).norm(dim=1)
+        scores["norm"] = safe_norm(h.to(at_least_single(h.dtype)), 1)
     return scores
 
 

@@ -318,7 +318,7 @@ class CollapseDetector:
         # The cutoff of scipy.linalg.pinvh, and so of scikit-learn's precision matrix that others use: what lies below
         # is rounding of the largest, and its inverse would drown every other direction.
         kept = values > len(values) * torch.finfo(values.dtype).eps * values[-1]
-        return vectors[:, kept] * values[kept].rsqrt()
+        return vectors[:, kept] * values[kept].rsqrt() / self.summary.classes.unit
 
     @_computed_once
     def neco_basis(self) -> Tensor:
@@ -349,9 +349,12 @@ class CollapseDetector:
         return vectors[:, : len(values) - self.principal]
 
     def _scatter_about(self, point: Tensor) -> Tensor:
-        """Sum of (h - point)(h - point)^T over the training features: within the classes, and of their means."""
+        """Sum of (h - point)(h - point)^T over the training features: within the classes, and of their means.
+
+        In squares of the summary's unit; only directions are read from it.
+        """
         assert self.summary.within is not None
-        apart = self.class_means - point
+        apart = (self.class_means - point) / self.summary.classes.unit
         counts = self.summary.counts[self.summary.counts > 0].to(apart)
         return self.summary.within + apart.mT @ (counts[:, None] * apart)
 
