@@ -435,6 +435,43 @@ def test_every_question_of_the_contract_is_in_the_table():
 
 # asked by tests of their own kind of path; plot() draws what the others say
 EXTRA = {"plot", "schedule", "predict", "angles", "limit_norm", "hypotheses", "coefficients", "reduced", "correct"}
+EXTRA |= {"learned"}
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+@pytest.mark.parametrize("name", PATHS)
+def test_learned_is_the_first_time_at_which_the_share_of_a_class_is_right(name, fraction):
+    """Against the definition, on times that are looked at one by one  [eq: learned]."""
+    case = PATHS[name]
+    path = case.path()
+    refused = case.refuses.get("accuracy") or (name == "spherical descent with decay" and "feature_decay")
+    if refused:
+        with pytest.raises(ValueError, match=refused):
+            path.learned(fraction)
+        return
+    found, labels = path.learned(fraction), path.labels
+    assert found.dtype == path.loss(0).dtype
+    assert found.shape == (len(case.inputs.weight),)
+
+    def first(times: Tensor, label: int) -> float:
+        shares = path.correct(times)[:, labels == label].double().mean(1)
+        right = (shares >= fraction).nonzero().flatten()
+        return times[right[0]].item() if len(right) else torch.inf
+
+    for label, time in enumerate(found.tolist()):
+        if case.discrete:
+            assert first(torch.arange(200), label) == (time if time < 200 else torch.inf)
+        elif time == torch.inf:
+            assert first(torch.linspace(0, 100, 300, dtype=torch.float64), label) == torch.inf
+        else:
+            assert first(torch.linspace(0, time * (1 - 1e-9), 300, dtype=torch.float64), label) in (torch.inf, time)
+            assert first(torch.tensor([time], dtype=torch.float64), label) == time
+
+
+def test_a_share_that_is_none_is_refused_by_every_path():
+    for case in (PATHS["flow"], PATHS["anchored"], PATHS["kernel"], PATHS["spherical flow"]):
+        with pytest.raises(ValueError, match="fraction"):
+            case.path().learned(0.0)
 
 
 def test_the_number_of_classes_follows_from_the_labels():

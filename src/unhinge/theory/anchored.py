@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.keeping import kept
+from unhinge.theory.learned import learned
 from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.summary import streamed_away
 from unhinge.theory.linear.symbols import Symbol
@@ -135,6 +136,11 @@ class AnchoredPath:
         """Share of examples whose largest logit is their label's: the mean of :meth:`correct`."""
         moments, size = self._times(time), self._logits[0].numel()
         return share_of(self._correct, moments, size).to(self.like)
+
+    def learned(self, fraction: float = 0.5) -> Tensor:
+        r"""The first time (or step) at which that share of each class is right, :math:`(C,)`; infinite if never
+        [eq: learned]. See :func:`unhinge.theory.learned.learned`."""
+        return learned(self, len(self.weight), fraction, self._ends).to(self.like)
 
     def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
@@ -267,7 +273,7 @@ class AnchoredPath:
         keep, push = self.coefficients(moments)
         logits = keep[:, None, None] * start + push[:, None, None] * pulled
         if self.biases is not None:
-            logits = logits + self.biases.at(moments)[:, None] / self.unit / self.unit
+            logits = logits + self.biases.apart(moments)[:, None] / self.unit / self.unit
         return logits.argmax(-1) == self.labels.cpu()
 
     def _fall(self, lr: Number | None) -> Tensor:

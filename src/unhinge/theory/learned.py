@@ -10,11 +10,35 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.numerics import RESOLUTION
+from unhinge.theory.path import Path
 
-__all__ = ["first_learned"]
+__all__ = ["first_learned", "learned"]
 
 GRID = 256  # times looked at before a crossing is narrowed down
 FINE_GRID = 17
+SETTLED = 1e-6  # so near to its direction, a path changes no decision but those at a tie
+LATEST = 4e15  # where a path has no direction, or never comes near it
+
+
+def learned(path: Path, num_classes: int, fraction: float, ends: float | None = None) -> Tensor:
+    """The first time at which at least `fraction` of each class is right, (C,) float64; infinite if never.
+
+    Looked for up to where the path has come within a millionth of its direction, and some time beyond.
+
+    Arguments:
+        ends: The time after which all rates are zero; None if some rate stays positive.
+    """
+    labels = path.labels  # first: of a streamed start they are gone
+    try:
+        with torch.no_grad():
+            found = path.time_to(SETTLED).item()
+    except ValueError:  # no direction: a start of zeros, steps that oscillate
+        found = math.inf
+    until = 4 * found if 0 < found < LATEST / 4 else LATEST
+    if ends is not None and math.isfinite(ends):
+        until = min(until, max(float(math.ceil(ends)) if path.discrete else ends, 1.0))
+    with torch.no_grad():
+        return first_learned(path.correct, labels, num_classes, fraction, until, path.discrete)
 
 
 def first_learned(
@@ -28,8 +52,9 @@ def first_learned(
     """The first time at which at least `fraction` of each class is right, (C,) float64; infinite if never.
 
     Classes are looked at on a grid of times that is even on a logarithmic scale beyond a hundredth of `until`, and even
-    below; each crossing is then narrowed down to rounding (to the step, if discrete). A class that is right only
-    between two neighbors of the grid is not seen.
+    below (beyond a millionth of one time unit, where `until` is :data:`LATEST`, of which nothing is known). Each
+    crossing is then narrowed down to rounding (to the step, if discrete). A class that is right only between two
+    neighbors of the grid is not seen.
 
     Arguments:
         correct: From times (m,) to whether each example is right, (m, n) bool.
@@ -50,8 +75,9 @@ def first_learned(
         sums = torch.zeros(len(moments), num_classes, dtype=torch.float64).index_add(1, labels, hits)
         return (sums >= wanted) & (counts > 0)
 
-    even = torch.linspace(0, until / 100, GRID, dtype=torch.float64)
-    grid = torch.cat([even, torch.logspace(math.log10(until / 100), math.log10(until), GRID, dtype=torch.float64)])
+    bend = until / 100 if until < LATEST else 1e-6
+    even = torch.linspace(0, bend, GRID, dtype=torch.float64)
+    grid = torch.cat([even, torch.logspace(math.log10(bend), math.log10(until), GRID, dtype=torch.float64)])
     grid = (grid.round() if discrete else grid).unique()
     known = reached(grid)
     times = torch.full((num_classes,), math.inf, dtype=torch.float64)

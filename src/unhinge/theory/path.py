@@ -111,6 +111,10 @@ class Path(Protocol):
     def accuracy(self, time: Time) -> Tensor:
         r"""The share of examples that are :meth:`correct`. Costs O(n C) a time."""
 
+    def learned(self, fraction: float = 0.5) -> Tensor:
+        r"""The first time (or step) at which that share of each class is :meth:`correct`, :math:`(C,)`; infinite if
+        never. Costs some hundred questions of :meth:`accuracy`."""
+
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures: see :func:`unhinge.theory.collapse.collapse_measures`."""
 

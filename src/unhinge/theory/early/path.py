@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from unhinge.theory.early.certificate import Certificate
-from unhinge.theory.learned import first_learned
 from unhinge.theory.numerics import LARGEST_EXPONENT
 from unhinge.theory.path import Path
 from unhinge.theory.state import State
@@ -39,7 +37,6 @@ class EarlyPath:
     linear: Path
     scale: float  # of the linear loss
     base: float  # the real loss at zero logits
-    num_classes: int
     discrete: bool
     certificate: Certificate | None  # None: nothing is proved
 
@@ -95,13 +92,10 @@ class EarlyPath:
         r"""The first time (or step) at which that share of each class is right, :math:`(C,)`; infinite if never
         [eq: learned].
 
-        Looked for up to where the path has reached its direction; see :func:`~unhinge.theory.learned.first_learned`.
-        A time beyond :meth:`horizon` is the linear loss's, not the real one's.
+        See :func:`unhinge.theory.learned.learned`. A time beyond :meth:`horizon` is the linear loss's, not the real
+        one's.
         """
-        times = first_learned(
-            self.linear.correct, self.linear.labels, self.num_classes, fraction, self._settled, self.discrete
-        )
-        return self._like(times)
+        return self.linear.learned(fraction)
 
     def loss(self, time: Time) -> Tensor:
         r"""The real loss to first order in the logits: its value at zero, plus the linear loss.
@@ -210,16 +204,6 @@ class EarlyPath:
         if not math.isfinite(absolute) or not -LARGEST_EXPONENT < log < LARGEST_EXPONENT:
             return math.inf
         return absolute / math.exp(log) * (1 + 1e-9)  # above the rounding of a logarithm of 700, 1e-13
-
-    @cached_property
-    def _settled(self) -> float:
-        """A time after which no decision changes: the path is within a millionth of its direction, or has ended."""
-        try:
-            settled = self.linear.time_to(1e-6).item()
-        except ValueError:  # no direction: steps that oscillate, a schedule without an end
-            settled = math.inf
-        until = settled if 0 < settled < LATEST else LATEST
-        return 4 * until
 
     def _like(self, value: Tensor) -> Tensor:
         return value.to(self.linear.log_norm(0))

@@ -204,7 +204,6 @@ class Linearized:
             linear=path,
             scale=self.scale,
             base=(share @ self.shape.values).item(),
-            num_classes=self.num_classes,
             discrete=discrete,
             certificate=certificate,
         )

@@ -21,6 +21,7 @@ from unhinge.theory.keeping import kept
 from unhinge.theory.kernel.modes import Coordinates, RelativeMotion, relative_motion
 from unhinge.theory.kernel.products import Coupling, as_kernel, check_symmetric, couple, kernel_kind, multiply
 from unhinge.theory.kernel.reduction import Reduction, reduce_damped, reduce_free
+from unhinge.theory.learned import learned
 from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.summary import HardSummary, SoftSummary
@@ -224,6 +225,11 @@ class KernelPath:
         r"""Share of examples whose largest logit is their label's: the mean of :meth:`correct`."""
         return share_of(self._correct, check_times(time), self.features.numel()).to(self.features)
 
+    def learned(self, fraction: float = 0.5) -> Tensor:
+        r"""The first time at which that share of each class is right, :math:`(C,)`; infinite if never
+        [eq: learned]. See :func:`unhinge.theory.learned.learned`."""
+        return learned(self, len(self.weight), fraction, self._ends).to(self.features)
+
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
         moments = check_times(time)
@@ -290,7 +296,7 @@ class KernelPath:
         head = (torch.where(seen, centered, 0.0) @ weight).reshape(-1, *self.weight.shape)
         logits = features @ head.to(features).mT
         if self.biases is not None:
-            scale, bias = (log + own + 2 * math.log(self.unit)).to(logits), self.biases.at(moments).to(logits)
+            scale, bias = (log + own + 2 * math.log(self.unit)).to(logits), self.biases.apart(moments).to(logits)
             logits = torch.exp(scale.clamp(max=0))[:, None, None] * logits
             logits = logits + (torch.exp(-scale.clamp(min=0))[:, None] * bias)[:, None]
         return logits.argmax(-1) == self.labels.to(logits.device)

@@ -3,7 +3,7 @@ r"""The biases of a path: they see no features, only their own decay and a const
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,15 @@ class Biases:
         """The biases at these times, (*, C) float64 CPU."""
         keep, push = self.symbol.relaxation(moments, self.rate, self.decay)
         return keep[..., None] * self.start.double().cpu() + push[..., None] * self.drive
+
+    def apart(self, moments: Tensor) -> Tensor:
+        """The same minus the bias of the first class: what a decision sees.
+
+        A common drive outlives differences that decay, and would drown them. One class is taken off and not the mean,
+        because equal drives then cancel to the last bit.
+        """
+        start = self.start.double().cpu()
+        return replace(self, start=start - start[0], drive=self.drive - self.drive[0]).at(moments)
 
     def limit(self) -> Tensor:
         """Where they end, (C,) float64 CPU."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.keeping import kept
+from unhinge.theory.learned import learned
 from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.blocks import Blocks
 from unhinge.theory.linear.commuting import Commuting
@@ -231,6 +232,11 @@ class LinearPath:
         size = self._numbers_per_time()
         return share_of(self._correct, moments, size).to(self.start.like)
 
+    def learned(self, fraction: float = 0.5) -> Tensor:
+        r"""The first time (or step) at which that share of each class is right, :math:`(C,)`; infinite if never
+        [eq: learned]. See :func:`unhinge.theory.learned.learned`."""
+        return learned(self, len(self.start.weight), fraction, self._ends).to(self.start.like)
+
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
         moments = self.propagator.times(time)
@@ -398,7 +404,7 @@ class LinearPath:
     @torch.no_grad()
     def _correct(self, moments: Tensor) -> Tensor:
         """Whether each example is right at each of the times (m,): (m, n) bool."""
-        biases = None if self.biases is None else self.biases.at(moments)
+        biases = None if self.biases is None else self.biases.apart(moments)
         blocks = self._blocks(moments)
         # biases have a scale of their own, so here the unit of the start counts
         return self._decisions.correct(replace(blocks, lead=blocks.lead + math.log(self.start.unit)), biases)

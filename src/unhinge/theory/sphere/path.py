@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unhinge.theory.collapse import collapse_of_state
 from unhinge.theory.keeping import kept
+from unhinge.theory.learned import learned
 from unhinge.theory.numerics import CHUNK, LAST_STEP, differentiable_time, safe_norm, widened
 from unhinge.theory.path import concatenated, described, first_passages, first_time, horizon_of, in_pieces
 from unhinge.theory.schedules import Constant, Cosine, Exponential, Geometric, Piecewise, Shape, Warmup, steady_rate
@@ -218,6 +219,12 @@ class SphericalPath:
     def accuracy(self, time: Time) -> Tensor:
         """Share of examples whose largest logit is their label's: the mean of :meth:`correct`."""
         return self._about_examples(time, lambda right: right.double().mean(-1)).to(self.features)
+
+    def learned(self, fraction: float = 0.5) -> Tensor:
+        r"""The first time (or step) at which that share of each class is right, :math:`(C,)`; infinite if never
+        [eq: learned]. See :func:`unhinge.theory.learned.learned`."""
+        self._check_settles("learned")
+        return learned(self, len(self.weight), fraction).to(self.features)
 
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures of the features: see :func:`unhinge.theory.collapse.collapse_measures`."""
