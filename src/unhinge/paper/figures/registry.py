@@ -11,7 +11,7 @@ from unhinge.paper.figures.scale import Scale
 
 __all__ = ["Check", "Experiment", "Outcome", "Panel", "Row", "experiment", "find", "list_experiments"]
 
-MODULES = ("unconstrained", "regularized", "spherical", "anchored", "beyond", "young")
+MODULES = ("unconstrained", "regularized", "spherical", "anchored", "beyond", "young", "speed")
 
 
 @dataclass(frozen=True)
