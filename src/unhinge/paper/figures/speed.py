@@ -183,7 +183,8 @@ def _flow(
     longest: float = math.inf,
 ) -> list[Point]:
     """Gradient flow by short steps of descent, a point whenever time has doubled; times are in units of 1/sigma."""
-    h, w, time, points, due = features, weight, 0.0, [], 0.05
+    h, w, time, due = features, weight, 0.0, 0.05
+    points: list[Point] = []
     for _ in range(MOST_STEPS):
         by_h, by_w = gradient(h, w)
         steepness = torch.hypot(by_h.norm(), by_w.norm()).item()
