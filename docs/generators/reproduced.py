@@ -47,11 +47,9 @@ def _made(folder: Path) -> Path:
 
 
 def _index(figures: Sequence[Experiment], studies: Sequence[Study], root: Path) -> str:
-    drawn = [
-        (_named(one), cell(one.claim), *(f"{one.seconds[key]:g} s" for key in ("quick", "paper"))) for one in figures
-    ]
+    drawn = [(_shown(one), _named(one), *(f"{one.seconds[key]:g} s" for key in ("quick", "paper"))) for one in figures]
     trained = [
-        (_named(one), cell(one.claim), *(_cost(one, scale) for scale in SCALES), _where(one, root)) for one in studies
+        (_shown(one), _named(one), *(_cost(one, scale) for scale in SCALES), _where(one, root)) for one in studies
     ]
     lines = [
         "# Figures and tables",
@@ -67,14 +65,14 @@ def _index(figures: Sequence[Experiment], studies: Sequence[Study], root: Path) 
         "",
         "Lines are exact, and markers are SGD simulated step by step. Times are for two cores.",
         "",
-        table(("id, the paper's label", "finding", "quick", "paper"), drawn),
+        table(("what it shows", "id, the paper's label", "quick", "paper"), drawn),
         "## Trained networks",
         "",
         "The table gives the number of runs and the time that they take one after another: on one core at `quick` and "
         "`small`, on one GPU at `paper` (estimated from the number of operations at 10 TFLOP/s). Tables share runs, so "
         "all of them together cost less.",
         "",
-        table(("id, the paper's label", "claim", *SCALES, "measured here"), trained),
+        table(("what it shows", "id, the paper's label", *SCALES, "measured here"), trained),
         "All measurements at the small scale, and single runs outside these tables: [small scale](small.md).",
         "",
     ]
@@ -124,13 +122,9 @@ def _drawn(pages: Pages, entry: Experiment, folder: Path) -> list[str]:
         (cell(one["statement"]), "holds" if one["holds"] else "**does not hold**", cell(one["number"]))
         for one in recipe["checks"]
     ]
-    lines = [
-        f"## At the {scale['name']} scale",
-        "",
-        f"{size}, seed {recipe['seed']}. Lines are exact, and markers are simulated with `torch.optim.SGD`.",
-        "",
-    ]
-    lines += _picture(pages, folder, f"{entry.id}-{scale['name']}", entry.claim)
+    caption = f"{size}, seed {recipe['seed']}. Lines are exact, and markers are simulated with `torch.optim.SGD`."
+    lines = [f"## At the {scale['name']} scale", ""]
+    lines += _picture(pages, folder, f"{entry.id}-{scale['name']}", entry.claim, caption)
     lines += ["What the figure shows, and what was measured:", ""]
     lines += [table(("statement", "verdict", "measured"), checks)]
     lines += [f"Largest deviation of simulated SGD from the exact curve: {cell(recipe['deviation'])}.", ""]
@@ -168,7 +162,7 @@ def _measured(pages: Pages, study: Study, folder: Path, scale: str) -> list[str]
     lines = [f"## At the {scale} scale", ""]
     if done < wanted:
         lines += [f":::{{warning}}\nNot complete: {done} of {wanted} runs.\n:::", ""]
-    lines += _picture(pages, folder, f"{study.id}-{scale}", study.claim)
+    lines += _picture(pages, folder, f"{study.id}-{scale}", study.claim, cell(study.claim))
     return [*lines, words, "", _made_with(recipe), ""]
 
 
@@ -186,12 +180,12 @@ def _command(id: str, *scales: str) -> list[str]:
     return ["```console", *(f"$ unhinge reproduce {id} --scale {scale}" for scale in scales), "```"]
 
 
-def _picture(pages: Pages, folder: Path, name: str, claim: str) -> list[str]:
+def _picture(pages: Pages, folder: Path, name: str, claim: str, caption: str) -> list[str]:
     if not (folder / "figure.png").is_file():
         return []
     pages.copy(folder / "figure.png", f"reproduce/{name}.png")
     words = claim.replace("[", "(").replace("]", ")")
-    return [f"```{{figure}} {name}.png\n:alt: {words}\n:figclass: figure\n\n{cell(claim)}\n```", ""]
+    return [f"```{{figure}} {name}.png\n:alt: {words}\n:figclass: figure\n\n{caption}\n```", ""]
 
 
 def _made_with(recipe: dict[str, Any]) -> str:
@@ -200,8 +194,12 @@ def _made_with(recipe: dict[str, Any]) -> str:
     return f"Made with `{recipe['command']}` in {took}; {cell(versions)}; {cell(recipe.get('platform', ''))}."
 
 
+def _shown(entry: Experiment | Study) -> str:
+    return f"[{cell(entry.claim)}]({entry.id}.md)"
+
+
 def _named(entry: Experiment | Study) -> str:
-    return f"[{entry.id}]({entry.id}.md)<br>{_label(entry)}"
+    return f"`{entry.id}`<br>{_label(entry)}"
 
 
 def _label(entry: Experiment | Study) -> str:

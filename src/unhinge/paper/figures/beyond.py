@@ -115,7 +115,7 @@ NOISE = (
 
 @experiment(
     "beyond-noise",
-    claim="At γ = 1/(C-1) symmetric label noise only slows time down, by 1 - ρC/(C-1): one curve on the slowed clock",
+    claim="At γ = 1/(C-1) symmetric label noise only slows training down, by the factor 1 - ρC/(C-1)",
     panels=NOISE,
     note="Noise in expectation: SGD on the probabilities of the labels, which is also the mean over labels redrawn at "
     "every step. In the last panel the lines lie on top of each other, except for the size of a step.",
@@ -223,7 +223,7 @@ STEPS = (
 
 @experiment(
     "beyond-large-steps",
-    claim="Descent finds the flow's limit for every step below η(sλ₁ + λ₂) = 2, and loses it just beyond",
+    claim="Descent has the limit of the flow for every step below η(sλ₁ + λ₂) = 2, but not just beyond",
     panels=STEPS,
     note="At the critical decay λ*, on the clock of the integrated rate. Dots: gradient flow, the limit of small "
     "steps. Larger steps are faster per unit of time up to 2/3 of the edge, and slower again after it.",
@@ -281,7 +281,7 @@ BATCHES = (
 
 @experiment(
     "beyond-minibatch",
-    claim="Small batches leave the mean path alone but feed the norm: noise keeps features of a class apart for ever",
+    claim="Small batches do not change the mean path, but the norm grows faster and features of a class stay apart",
     panels=BATCHES,
     note="Lines: exact expectations; markers: means over independent runs with their standard errors. Batches "
     "drawn afresh at every step, without repetition inside a batch.",

@@ -56,7 +56,7 @@ def _own_direction(path: Path) -> tuple[Tensor, Tensor]:
 @experiment(
     "regularized-gamma",
     label="regularized-gamma",
-    claim="At the critical decay Z settles on its aligned part only for 0 < γ < 2/(C-2); beyond, its norm explodes",
+    claim="At the critical decay Z settles on its aligned part only for 0 < γ < 2/(C-2); beyond that its norm explodes",
     panels=FIXED,
     errata=(19,),
     note="The caption claims the limit for every γ listed. It fails twice: beyond 2/(C-2) the norm grows "
@@ -194,7 +194,7 @@ def regularized_decay(scale: Scale, seed: int) -> Outcome:
 @experiment(
     "regularized-scale",
     label="regularized-scale",
-    claim="Larger s = η₁/η₂ speeds up the features alone: Z gains up to s = 1, and above the critical decay then loses",
+    claim="A larger s = η₁/η₂ only speeds up the features: Z gets faster up to s = 1; with more decay, slower beyond",
     panels=WITH_STATE,
     errata=(20,),
     note="The caption generalises from s ≤ 1. Prototypes do not follow: at the critical decay Z is as fast at s = 4 as "

@@ -73,7 +73,7 @@ class Run:
 @experiment(
     "spherical-lr",
     label="spherical-lr-behaviors",
-    claim="Normalized features turn to their prototypes exponentially, by |1 - α| per step; rescaling helps as |h| > 1",
+    claim="Normalized features turn to their prototypes exponentially, by |1 - α| per step; rescaling helps if |h| > 1",
     panels=PANELS,
     errata=(24, 27, 39),
     note="α = η|v|/|h|² plain and η|v|/|h| rescaled, at the final norm of the slowest example. Norms never fall, and "

@@ -25,7 +25,7 @@ GAMMA_PANELS = (
 @experiment(
     "unconstrained-gamma",
     label="unconstrained-illustration",
-    claim="Without decay the direction converges exponentially, fastest at γ = 1/(C-1); past 2/(C-2) it turns away",
+    claim="Without decay the direction converges exponentially, fastest at γ = 1/(C-1); past 2/(C-2) the limit changes",
     panels=GAMMA_PANELS,
     errata=(9,),
     note="At γ = 0 the limit keeps the common mean (its distance from the plotted one tends to a constant), and an "
@@ -104,7 +104,7 @@ DECAY_PANELS = (
 @experiment(
     "unconstrained-decay",
     label="fig:unconstrained-behaviors",
-    claim="Below the critical decay W grows, above it vanishes, at it W converges to P; alignment does not notice",
+    claim="Below the critical decay W grows, at it W converges to P, above it W vanishes; the alignment is the same",
     panels=DECAY_PANELS,
     note="The last panel compares H and W after dividing each by its norm and repeating W per example.",
     quick=3,
