@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from stream_makers import CLASSES, WIDTH, examples, table_of, write_parts
 from unhinge import summarize
+from unhinge.cluster import using_ray
 from unhinge.streams import (
     BadRows,
     summarize_batches,
@@ -121,13 +122,10 @@ def test_a_dataset_knows_its_classes(rows, datasets):
 
 @pytest.fixture(scope="module")
 def ray_session():
-    ray = pytest.importorskip("ray", reason='pip install "unhinge[ray]"')
+    pytest.importorskip("ray", reason='pip install "unhinge[ray]"')
     pytest.importorskip("ray.data", reason='pip install "unhinge[ray]"')
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield ray
-    ray.shutdown()
+    with using_ray(2) as ray:
+        yield ray
 
 
 def test_a_dataset_of_ray(rows, ray_session):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from stream_makers import CLASSES, WIDTH, examples, table_of, write_parts
 from unhinge import LayerPeeled, summarize
+from unhinge.cluster import using_ray
 from unhinge.metrics import neural_collapse
 from unhinge.streams import BadRows, engines, parquet, summarize_parquet
 from unhinge.streams.part import Part
@@ -137,13 +139,43 @@ def same_bits(one, other):
     )
 
 
-@pytest.mark.parametrize("engine", ["local", "dask", "ray"])
-def test_two_workers_give_the_bits_of_one(tmp_path, engine, monkeypatch):
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "120")  # a busy machine
-    if engine != "local":
-        pytest.importorskip(engine, reason=f'pip install "unhinge[{engine}]"')
+@pytest.fixture(scope="module", params=["local", "dask", "ray"])
+def engine(request):
+    if request.param == "local":
+        yield request.param
+        return
+    pytest.importorskip(request.param, reason=f'pip install "unhinge[{request.param}]"')
+    with using_ray(2) if request.param == "ray" else nullcontext():  # one session for all tests: it takes seconds
+        yield request.param
+
+
+def test_two_workers_give_the_bits_of_one(tmp_path, engine):
     folder = write_parts(tmp_path / "data", table_of(*examples()))
     assert same_bits(summarize_parquet(folder, engine=engine, workers=2), summarize_parquet(folder))
+
+
+def test_every_engine_counts_and_names_bad_rows(tmp_path, engine):
+    table, features, labels = spoiled()
+    folder = write_parts(tmp_path / "data", table)
+    with pytest.raises(ValueError, match=r"9 of 60 rows cannot be used .*part-0\.parquet, row 5"):
+        summarize_parquet(folder, num_classes=CLASSES, engine=engine, workers=2)
+    bad = BadRows()
+    found = summarize_parquet(folder, num_classes=CLASSES, engine=engine, workers=2, bad=bad)
+    assert_summary(found, features, labels)
+    assert bad.counts == COUNTS
+    assert len(bad.places) == 9
+
+
+def test_every_engine_goes_on_after_an_interruption(tmp_path, engine):
+    folder = write_parts(tmp_path / "data", table_of(*examples()))
+    with pytest.raises(Interrupted):
+        summarize_parquet(folder, engine=engine, workers=2, resume=tmp_path / "kept", progress=partial(stop_after, 2))
+    ticks = []
+    again = summarize_parquet(
+        folder, engine=engine, workers=2, resume=tmp_path / "kept", progress=lambda done, total: ticks.append(done)
+    )
+    assert ticks[0] == 2
+    assert same_bits(again, summarize_parquet(folder))
 
 
 def test_a_dask_cluster_in_use_is_used(tmp_path):

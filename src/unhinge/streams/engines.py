@@ -6,13 +6,13 @@ Adding up in one order makes the sum the same with every engine and every number
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from unhinge.cluster import using_ray
 from unhinge.extras import needed_for
 
 if TYPE_CHECKING:
@@ -117,15 +117,7 @@ def _dask_client() -> distributed.Client | None:
 
 
 def _ray(work: Callable[[Task], Answer], workers: int, stack: ExitStack) -> Started[Task, Answer]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with needed_for("the engine ray"):
-        import ray
-    if not ray.is_initialized():
-        options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
-        if "RAY_ADDRESS" not in os.environ:
-            options |= {"num_cpus": workers, "_node_ip_address": "127.0.0.1"}
-        ray.init(**options)
-        stack.callback(ray.shutdown)
+    ray = stack.enter_context(using_ray(workers))
     remote = ray.remote(_called)
     return lambda task: remote.remote(work, task), ray.get
 

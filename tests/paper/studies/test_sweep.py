@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from paper.studies import sweep_work
+from unhinge.cluster import using_ray
 from unhinge.paper.studies.sweep import Failure, sweep
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
@@ -54,40 +57,14 @@ def test_an_unknown_engine_names_those_there_are(tmp_path: Path):
         list(sweep(tasks(tmp_path), sweep_work.square, engine="slurm"))  # type: ignore[arg-type]
 
 
-def start_ray(runtime_env: dict[str, object]) -> None:
-    """A cluster of two. Ray gives itself 30 seconds, too few on a machine with much else to do: then once more."""
-    import ray
-
-    for trial in range(5):
-        try:
-            ray.init(
-                num_cpus=2,
-                include_dashboard=False,
-                log_to_driver=False,
-                _node_ip_address="127.0.0.1",
-                runtime_env=runtime_env,
-            )
-        except Exception as error:  # Ray raises no class of its own here
-            ray.shutdown()
-            if trial == 4 or "timed out during startup" not in str(error):
-                raise
-        else:
-            return
-
-
 @needs_ray
 def test_a_ray_cluster_does_the_same_and_replaces_a_lost_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    import ray
-
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     # Workers import the tests' module from here.
-    here = str(Path(__file__).parents[2])
-    start_ray({"env_vars": {"PYTHONPATH": here}})
-    try:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
+    with using_ray(2):
         answers = {task[0]: answer for task, answer in sweep(tasks(tmp_path), sweep_work.die_once, engine="ray")}
         assert answers == {n: n * n for n in range(5)}
         assert (tmp_path / "died").exists()
         actual = {task[0]: a for task, a in sweep(tasks(tmp_path, 4), sweep_work.fail_on_three, engine="ray")}
         assert isinstance(actual[3], Failure)
-    finally:
-        ray.shutdown()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, Literal, TypeVar
 
+from unhinge.cluster import using_ray
 from unhinge.extras import needed_for
 
 __all__ = ["ENGINES", "Engine", "Failure", "sweep"]
@@ -124,21 +125,14 @@ def _in_processes(
 def _with_ray(
     tasks: Sequence[Task], work: Callable[[Task], Answer], jobs: int
 ) -> Iterator[tuple[Task, Answer | Failure[Task]]]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with needed_for("the engine ray"):
-        import ray
-    if not ray.is_initialized():
-        options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
-        if "RAY_ADDRESS" not in os.environ:
-            options |= {"num_cpus": jobs or None, "_node_ip_address": "127.0.0.1"}
-        ray.init(**options)
-    remote: Any = ray.remote(num_cpus=1, max_retries=RETRIES)(_guarded)
-    waiting = {remote.remote(work, task): task for task in tasks}
-    while waiting:
-        ready, _ = ray.wait(list(waiting), num_returns=1)
-        for reference in ready:
-            task = waiting.pop(reference)
-            try:
-                yield task, ray.get(reference)
-            except ray.exceptions.RayError as error:  # died more often than it may
-                yield task, Failure(task, f"lost with its worker: {type(error).__name__}", str(error))
+    with using_ray(jobs or None) as ray:
+        remote: Any = ray.remote(num_cpus=1, max_retries=RETRIES)(_guarded)
+        waiting = {remote.remote(work, task): task for task in tasks}
+        while waiting:
+            ready, _ = ray.wait(list(waiting), num_returns=1)
+            for reference in ready:
+                task = waiting.pop(reference)
+                try:
+                    yield task, ray.get(reference)
+                except ray.exceptions.RayError as error:  # died more often than it may
+                    yield task, Failure(task, f"lost with its worker: {type(error).__name__}", str(error))
