@@ -128,6 +128,7 @@ def ray_session():
         yield ray
 
 
+@pytest.mark.filterwarnings("ignore:`use_:DeprecationWarning")  # Ray warns of options that it sets itself
 def test_a_dataset_of_ray(rows, ray_session):
     def ask(some, bad):
         dataset = ray_session.data.from_arrow(table_of(*some)).repartition(4)

@@ -12,12 +12,11 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -242,16 +241,17 @@ def _code_points(face: Face) -> set[int]:
 
 def _draw(face: Face, codes: Sequence[int], images: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Fill `images`, one per code point; False where there is nothing to see, or the box of a missing glyph."""
-    font, draw = _pillow(face, images.shape[-1])
-    missing = draw(font, chr(_NOTHING))
+    draw = _pen(face, images.shape[-1])
+    missing = draw(chr(_NOTHING))
     shown = np.zeros(len(codes), bool)
     for j, code in enumerate(codes):
-        images[j] = draw(font, chr(code))
+        images[j] = draw(chr(code))
         shown[j] = images[j].any() and not np.array_equal(images[j], missing)
     return shown
 
 
-def _pillow(face: Face, size: int) -> tuple[Any, Any]:
+def _pen(face: Face, size: int) -> Callable[[str], NDArray[np.uint8]]:
+    """What draws a character of a typeface by Pillow."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError:
@@ -262,13 +262,13 @@ def _pillow(face: Face, size: int) -> tuple[Any, Any]:
     except OSError as error:
         raise DataError(f"{face.path} cannot be read as a font: {error}. Replace or leave it out.") from None
 
-    def draw(font: Any, character: str) -> NDArray[np.uint8]:
+    def draw(character: str) -> NDArray[np.uint8]:
         canvas = Image.new("L", (size, size))
         # Centered on its advance and standing on its baseline, so that a comma and an apostrophe stay apart.
         ImageDraw.Draw(canvas).text((size / 2, 3 * size // 4), character, fill=255, font=font, anchor="ms")
         return np.asarray(canvas)
 
-    return font, draw
+    return draw
 
 
 def _is_visible(code: int) -> bool:

@@ -9,7 +9,7 @@ from operator import add
 from typing import Any, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -17,12 +17,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from unhinge.sklearn.expansion import expansion, kernel_function, kernel_products
 from unhinge.sklearn.solution import linear_solution
-from unhinge.sklearn.sums import Sums
+from unhinge.sklearn.sums import Array, Sums
 from unhinge.sklearn.temperature import FOLDS, HeldOutLosses, digest_of, enough_of, fold_of
 
 __all__ = ["UnhingedClassifier"]
 
-Array = NDArray[Any]
 WeightByLabel: TypeAlias = dict[Any, float]  # a label is whatever the caller has
 
 

@@ -11,16 +11,15 @@ No system is solved; fitting costs one pass over the kernel matrix, in blocks, f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.utils import gen_batches
 
+from unhinge.sklearn.sums import Array
+
 __all__ = ["Kernel", "expansion", "kernel_products"]
 
-Array = NDArray[Any]
 Kernel = Callable[[Array, Array], Array]
 BLOCK = 1 << 22  # kernel values held at once
 

@@ -22,17 +22,12 @@ error is :math:`-tz + z^2/2` up to a constant, one unhinged loss and one penalty
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
-from unhinge.sklearn.sums import Sums
+from unhinge.sklearn.sums import Array, Sums
 
 __all__ = ["linear_solution"]
-
-Array = NDArray[Any]
 
 
 def linear_solution(

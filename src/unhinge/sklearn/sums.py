@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-__all__ = ["Sums"]
+__all__ = ["Array", "Sums"]
 
 Array = NDArray[Any]
 

@@ -8,15 +8,14 @@ log losses of a fixed grid of :math:`\beta` are summed, so that parts of the dat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import gen_batches
+
+from unhinge.sklearn.sums import Array
 
 __all__ = ["HeldOutLosses", "digest_of", "enough_of", "fold_of"]
 
-Array = NDArray[Any]
 GRID = np.logspace(-2, 4, 61)  # beta, in units of 1/scale
 FOLDS = 5
 ENOUGH = 4096  # examples to fit one number to

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -16,11 +16,12 @@ from torch import Tensor
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.numerics import CHUNK, EPS
 from unhinge.theory.targets import Targets
-from unhinge.theory.types import Kernel
+from unhinge.theory.types import Kernel, Operator
 from unhinge.theory.validation import as_tensors, check_alike, check_shape
 
 __all__ = [
     "Coupling",
+    "Multiplier",
     "as_kernel",
     "check_symmetric",
     "couple",
@@ -57,14 +58,17 @@ def couple(targets: Targets, spectrum: Spectrum) -> Coupling:
     return Coupling(targets, matrix)
 
 
-def as_kernel(kernel: Kernel, like: Tensor) -> Any:
+Multiplier: TypeAlias = Tensor | Operator | Callable[[Tensor], Tensor]  # a kernel once lists and arrays are tensors
+
+
+def as_kernel(kernel: Kernel, like: Tensor) -> Multiplier:
     """An array or a list as a tensor; operators and functions as they are, for only they know how they multiply."""
     if isinstance(kernel, np.ndarray | list | tuple):
         return as_tensors({"features": like, "kernel": kernel})[1]
-    return kernel
+    return cast(Multiplier, kernel)  # kernel_kind() refuses the rest, in words
 
 
-def kernel_kind(kernel: Any, features: Tensor, new: int | None = None) -> str:
+def kernel_kind(kernel: Multiplier, features: Tensor, new: int | None = None) -> str:
     """``"example"`` for (n, n), ``"full"`` for (n p, n p); an operator without a shape says it by its `kind`.
 
     A cross kernel has `new` rows (times p) instead of n.
@@ -97,25 +101,25 @@ def kernel_kind(kernel: Any, features: Tensor, new: int | None = None) -> str:
     return str(kind)
 
 
-def _has_shape(kernel: object) -> bool:
+def _has_shape(kernel: Multiplier) -> TypeGuard[Tensor | Operator]:
     """A tensor, or what multiplies arrays: a scipy LinearOperator, a sparse matrix."""
     return hasattr(kernel, "shape") and hasattr(kernel, "__matmul__")
 
 
-def multiply(kernel: Any, rows: Tensor, size: int) -> Tensor:
+def multiply(kernel: Multiplier, rows: Tensor, size: int) -> Tensor:
     """The product with rows (n, q), as rows (`size`, q)."""
     if _has_shape(kernel):
         asked = rows if kernel.shape[1] == len(rows) else rows.reshape(-1)
         plain = asked if isinstance(kernel, Tensor) else asked.detach().cpu().numpy()
         out = torch.as_tensor(kernel @ plain)
     else:
-        out = _call(kernel, rows, size)
+        out = _call(cast(Callable[[Tensor], Tensor], kernel), rows, size)
     if not bool(torch.isfinite(out).all()):
         raise ValueError("a product with the kernel is NaN or infinite; check the operator on a single example first.")
     return out.to(rows).reshape(size, rows.shape[1])
 
 
-def _call(kernel: Callable[[Tensor], Any], rows: Tensor, size: int) -> Tensor:
+def _call(kernel: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
     """A function of rows, or of the same numbers in one vector."""
     troubles = []
     for asked in (rows, rows.reshape(-1)):
@@ -133,7 +137,7 @@ def _call(kernel: Callable[[Tensor], Any], rows: Tensor, size: int) -> Tensor:
     )
 
 
-def respond(kernel: Any, kind: str, coupling: Coupling, like: Tensor) -> Tensor:
+def respond(kernel: Multiplier, kind: str, coupling: Coupling, like: Tensor) -> Tensor:
     r""":math:`K m`: how the features answer a unit of each prototype entry, shape (n, C) or (n p, C p), float64."""
     size, dim = like.shape
     if isinstance(kernel, Tensor):

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from unhinge.theory.keeping import kept
 from unhinge.theory.kernel.modes import Coordinates, DampedModes, FreeModes, Modes
-from unhinge.theory.kernel.products import Coupling, eigen, respond, symmetric_eigen
+from unhinge.theory.kernel.products import Coupling, Multiplier, eigen, respond, symmetric_eigen
 from unhinge.theory.numerics import EPS, NOISE, safe_norm, widened
 
 __all__ = ["Reduction", "reduce_damped", "reduce_free"]
@@ -99,7 +98,7 @@ class Reduction:
 
 
 def reduce_free(
-    kernel: Any, kind: str, coupling: Coupling, features: Tensor, weight: Tensor, ratio: Tensor, decay: Tensor
+    kernel: Multiplier, kind: str, coupling: Coupling, features: Tensor, weight: Tensor, ratio: Tensor, decay: Tensor
 ) -> Reduction:
     r"""No feature decay: the eigenvectors of G. `ratio` is :math:`s = \eta_1/\eta_2`, `decay` :math:`\lambda_2`
     [eq: kernel-flow]."""
@@ -125,7 +124,7 @@ def reduce_free(
 
 
 def reduce_damped(
-    kernel: Any,
+    kernel: Multiplier,
     kind: str,
     coupling: Coupling,
     features: Tensor,
