@@ -100,7 +100,7 @@ def _batches(
     memory_format: torch.memory_format,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     device = images.images.device
-    mine = slice(shard[0], None, shard[1])
+    own_part = slice(shard[0], None, shard[1])
     if seed is None:
         order = torch.arange(len(images))
     else:
@@ -108,12 +108,12 @@ def _batches(
     order = order.to(device)
     for step in steps:
         chosen = order[step * batch_size : (step + 1) * batch_size]
-        number, chosen = len(chosen), chosen[mine]
+        number, chosen = len(chosen), chosen[own_part]
         x = images.images.index_select(0, chosen)
         if augment is not None and seed is not None:
             # Drawn for the whole batch and then cut, so that an image meets the same change however many share it.
             choices = augment.draw(number, generator_of(seed, _AUGMENT, epoch, step))
-            x = augment.apply(x, choices[:, mine])
+            x = augment.apply(x, choices[:, own_part])
         yield (
             images.normalize(x).contiguous(memory_format=memory_format),
             images.labels.index_select(0, chosen),

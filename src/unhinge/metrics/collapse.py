@@ -311,9 +311,9 @@ def _against_prototypes(
     """Measures of the means of the present classes and of the prototypes; those of prototypes alone go by all."""
     if bool(present.all()):
         return _measured(means, weight, scatter, within)
-    here = weight[present]
+    rows = weight[present]
     alone = _measured(weight, weight, torch.zeros_like(scatter), None)
-    return _measured(means, here - here.mean(0), scatter, within) | {key: alone[key] for key in OF_WEIGHT}
+    return _measured(means, rows - rows.mean(0), scatter, within) | {key: alone[key] for key in OF_WEIGHT}
 
 
 def _measured(means: Tensor, weight: Tensor, scatter: Tensor, within: Tensor | None) -> dict[str, Tensor]:

@@ -118,20 +118,20 @@ def _largest_zero(degree: int, a: int, b: int, dim: int) -> float:
 
 
 def _odd_piece(dim: int, k: int, s: float) -> float:
-    before, here, _ = _gegenbauer(dim, k, s)
-    bracket = (2 * k + dim - 3) / (dim - 1) - (before - here) / ((1 - s) * here)
+    before, current, _ = _gegenbauer(dim, k, s)
+    bracket = (2 * k + dim - 3) / (dim - 1) - (before - current) / ((1 - s) * current)
     return math.comb(k + dim - 3, k - 1) * bracket
 
 
 def _even_piece(dim: int, k: int, s: float) -> float:
-    _, here, after = _gegenbauer(dim, k, s)
-    bracket = (2 * k + dim - 1) / (dim - 1) - (1 + s) * (here - after) / ((1 - s) * (here + after))
+    _, current, after = _gegenbauer(dim, k, s)
+    bracket = (2 * k + dim - 1) / (dim - 1) - (1 + s) * (current - after) / ((1 - s) * (current + after))
     return math.comb(k + dim - 2, k) * bracket
 
 
 def _gegenbauer(dim: int, k: int, s: float) -> tuple[float, float, float]:
     r"""The polynomials of degree :math:`k-1, k, k+1` that are orthogonal on the sphere, with value 1 at 1."""
-    before, here = 1.0, s
+    before, current = 1.0, s
     for j in range(1, k):
-        before, here = here, ((2 * j + dim - 2) * s * here - j * before) / (j + dim - 2)
-    return before, here, ((2 * k + dim - 2) * s * here - k * before) / (k + dim - 2)
+        before, current = current, ((2 * j + dim - 2) * s * current - j * before) / (j + dim - 2)
+    return before, current, ((2 * k + dim - 2) * s * current - k * before) / (k + dim - 2)

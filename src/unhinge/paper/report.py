@@ -99,8 +99,8 @@ def _figures_table(figures: Sequence[Result], others: Sequence[Result]) -> str:
 
 
 def _repeats(result: Result, others: Sequence[Result]) -> str:
-    mine = [other.holds for other in others if other.id == result.id]
-    return f'<br><span class="small">other seeds: {sum(mine)} of {len(mine)}</span>' if mine else ""
+    held = [other.holds for other in others if other.id == result.id]
+    return f'<br><span class="small">other seeds: {sum(held)} of {len(held)}</span>' if held else ""
 
 
 def _figure(result: Result) -> str:

@@ -33,10 +33,10 @@ def environment() -> Environment:
 
 def commit() -> str | None:
     """The commit of the source tree, with `+changes` if it was edited since; None outside a repository."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True, timeout=20)
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=20)
         return done.stdout.strip()
 
     try:

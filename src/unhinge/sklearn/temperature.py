@@ -40,8 +40,8 @@ class HeldOutLosses:
             return self
         # a row shifted by a constant has the same probabilities, and stays in range
         z = (scores - scores.max(1, keepdims=True)) / scale
-        mine = z[np.arange(len(z)), kinds]
-        logs = np.array([weight @ (np.log(np.exp(beta * z).sum(1)) - beta * mine) for beta in GRID])
+        own_score = z[np.arange(len(z)), kinds]
+        logs = np.array([weight @ (np.log(np.exp(beta * z).sum(1)) - beta * own_score) for beta in GRID])
         return HeldOutLosses(scale, self.totals + logs)
 
     @property
@@ -106,7 +106,7 @@ def enough_of(digest: Array, weight: Array) -> Array:
         >>> 3800 < len(enough_of(digest, np.ones(20_000))) < 4400
         True
     """
-    here = np.flatnonzero(weight > 0)
-    low = digest[here] & np.uint64(0xFFFFFFFF)  # other bits than the fold's
-    different = len(np.unique(low)) if len(here) > ENOUGH else 0
-    return here if different <= ENOUGH else here[low < np.uint64(2**32 * ENOUGH // different)]
+    weighted = np.flatnonzero(weight > 0)
+    low = digest[weighted] & np.uint64(0xFFFFFFFF)  # other bits than the fold's
+    different = len(np.unique(low)) if len(weighted) > ENOUGH else 0
+    return weighted if different <= ENOUGH else weighted[low < np.uint64(2**32 * ENOUGH // different)]

@@ -158,18 +158,20 @@ def _evaluate(
         numbers["adjusted"] = adjusted_record(tested.logits, tested.labels, counts, recipe)
     scores: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     known: dict[str, torch.Tensor] = {}
-    strange: dict[str, dict[str, torch.Tensor]] = {}
+    unknown_scores: dict[str, dict[str, torch.Tensor]] = {}
     table: list[Detection] = []
     sets = _unknown_sets(ood, unknown, data_root, images.test, recipe.shrink)
     if sets:
         detector = CollapseDetector.fit(learned.features, learned.labels, weight, biases_of(network))
         theirs = {name: outputs(network, others) for name, others in sets.items()}
         known = detector.scores(tested.features)
-        strange = {name: detector.scores(part.features) for name, part in theirs.items()}
-        table = detections(known, strange, {name: distance_of(recipe.data, name) for name in sets})
+        unknown_scores = {name: detector.scores(part.features) for name, part in theirs.items()}
+        table = detections(known, unknown_scores, {name: distance_of(recipe.data, name) for name in sets})
         first = next(iter(sets))
-        mine, yours = (ood_scores(part.logits.double(), part.features) for part in (tested, theirs[first]))
-        scores = {score: (mine[score], yours[score]) for score in mine}
+        known_scores, first_scores = (
+            ood_scores(part.logits.double(), part.features) for part in (tested, theirs[first])
+        )
+        scores = {score: (known_scores[score], first_scores[score]) for score in known_scores}
         numbers["ood"] = {"data": ood, "images": len(sets[first])} | {
             score: ood_metrics(*pair) for score, pair in scores.items()
         }
@@ -179,15 +181,15 @@ def _evaluate(
     numbers = {"weights": which, "recipe": recipe.key, "test_images": len(images.test)} | numbers
     _write_logits(place / "test_logits.safetensors", tested, recipe.key)
     write_sealed(place / "evaluation.json", plain(numbers, names=True), indent=2)
-    return Evaluation(place, numbers, bins, scores, known, strange, table)
+    return Evaluation(place, numbers, bins, scores, known, unknown_scores, table)
 
 
 def _weights(folder: Path, which: str) -> Path:
     path = folder / f"{which}.safetensors"
     if not path.is_file():
-        there = ", ".join(sorted(file.name for file in folder.glob("*.safetensors"))) or "no weights at all"
+        existing = ", ".join(sorted(file.name for file in folder.glob("*.safetensors"))) or "no weights at all"
         raise FileNotFoundError(
-            f"{folder} has no {path.name} (there: {there}). Name the folder that `unhinge train --out` wrote."
+            f"{folder} has no {path.name} (there: {existing}). Name the folder that `unhinge train --out` wrote."
         )
     return path
 

@@ -221,7 +221,7 @@ class _Training:
             shard=(processes.rank, processes.count),
             memory_format=torch.channels_last,
         )
-        saved = told = time.monotonic()
+        saved = reported = time.monotonic()
         for x, y in feed:
             whole = min(recipe.batch, len(self.train) - self.step * recipe.batch)  # over all processes
             total = processes.total(self.objective.weight_of(y).sum(dtype=widened(self.dtype)))
@@ -259,9 +259,9 @@ class _Training:
                 self._save()
                 saved = now
                 self._raise_if_interrupted()  # after the last step of an epoch, the epoch is measured and saved first
-            if progress is not None and now - told > 1:
+            if progress is not None and now - reported > 1:
                 progress(self.epoch * self.steps + self.step, recipe.epochs * self.steps, None)
-                told = now
+                reported = now
         return None
 
     def _raise_if_interrupted(self) -> None:
@@ -394,15 +394,15 @@ def _claim(folder: Path, recipe: Recipe, processes: Processes) -> None:
     path = folder / "recipe.json"
     if path.is_file():
         try:
-            there = Recipe.from_json(path.read_text(encoding="utf-8"))
+            existing = Recipe.from_json(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise RecipeError(f"cannot tell which run {folder} holds. Its recipe.json is damaged: {error}") from None
-        if there != recipe:
-            differing = [name for name in vars(recipe) if getattr(there, name) != getattr(recipe, name)]
+        if existing != recipe:
+            differing = [name for name in vars(recipe) if getattr(existing, name) != getattr(recipe, name)]
             if differing == ["threads"]:
                 raise RecipeError(
-                    f"{folder} holds this run with threads = {there.threads}, and with {recipe.threads} it would not "
-                    "end in the same bits. Continue it with its own number, or choose another folder."
+                    f"{folder} holds this run with threads = {existing.threads}, and with {recipe.threads} it would "
+                    "not end in the same bits. Continue it with its own number, or choose another folder."
                 )
             raise RecipeError(
                 f"{folder} holds another run; they differ in {', '.join(differing)}. Choose another folder."

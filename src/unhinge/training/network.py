@@ -76,11 +76,11 @@ def _check_size(recipe: Recipe, images: ImageSet) -> None:
     parameters = sum(parameter.numel() for parameter in network.parameters())
     # Weights, gradients and momentum in float32, and a checkpoint of two of them while it is written.
     needed = 5 * 4 * parameters
-    there = total_memory()
-    if there is not None and needed > there:
+    available = total_memory()
+    if available is not None and needed > available:
         raise RecipeError(
             f"{recipe.model} of width {recipe.width} has {parameters:,} parameters, and training it takes "
-            f"{needed / 2**30:,.0f} GiB; this machine has {there / 2**30:,.0f}. Choose a smaller width or model."
+            f"{needed / 2**30:,.0f} GiB; this machine has {available / 2**30:,.0f}. Choose a smaller width or model."
         )
 
 

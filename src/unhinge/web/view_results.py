@@ -121,10 +121,10 @@ def body(folder: Path, wanted: str, look: str) -> Component:
 def _list(items: Sequence[Item], chosen: Item) -> list[Component]:
     rows: list[Component] = []
     for kind, title in (("figure", "Figures"), ("study", "Trained networks"), ("run", "Training runs")):
-        mine = [item for item in items if item.kind == kind]
-        if mine:
-            rows.append(html.H2(f"{title} ({len(mine)})"))
-        for item in mine:
+        of_kind = [item for item in items if item.kind == kind]
+        if of_kind:
+            rows.append(html.H2(f"{title} ({len(of_kind)})"))
+        for item in of_kind:
             sign = {True: "✔ ", False: "✘ ", None: ""}[_holds(item)]
             current = "true" if item is chosen else "false"
             marks: Any = {"data-do": "item", "data-item": item.name, "aria-current": current}

@@ -117,11 +117,11 @@ class FactoredRows(nn.Module):
         r"""The rows of V of `labels` :math:`(n)`, whoever owns them: :math:`O(Bp)` of traffic."""
         if self.shards.group is None:
             return self.own[labels]
-        asked, here = self.shards.gather(labels)
+        asked, own_part = self.shards.gather(labels)
         mine = self.shards.mine(asked)
         rows = self.own.new_zeros(len(asked), self.own.shape[1])
         rows[mine] = self.own[asked[mine] - self.shards.start]
-        return self.shards.sum(rows)[here]
+        return self.shards.sum(rows)[own_part]
 
     def gathered(self, labels: Tensor) -> Tensor:
         r"""The rows of `labels` :math:`(n)`, whoever owns them, float64."""

@@ -271,7 +271,7 @@ class ManyClassHead(nn.Module):
             raise ValueError(f"k must lie between 1 and the number of classes {self.num_classes}, got {k}.")
         if shards.group is None:
             return nearest_prototype(queries, self.store, k)
-        asked, here = shards.gather(queries.reshape(-1, queries.shape[-1]))
+        asked, own_part = shards.gather(queries.reshape(-1, queries.shape[-1]))
         count = len(self.store.own)
         scores = asked.new_full((len(asked), k), -torch.inf)
         classes = torch.full((len(asked), k), self.num_classes)
@@ -283,7 +283,7 @@ class ManyClassHead(nn.Module):
         every = [shards.gather(part[None])[0].movedim(0, 1).flatten(1) for part in (scores, classes)]
         best = every[0].sort(dim=1, descending=True, stable=True).indices[:, :k]
         shape = (*features.shape[:-1], k)
-        return Nearest(*(part.gather(1, best)[here].reshape(shape) for part in every))
+        return Nearest(*(part.gather(1, best)[own_part].reshape(shape) for part in every))
 
     def extra_repr(self) -> str:
         return (
@@ -356,10 +356,10 @@ class ManyClassHead(nn.Module):
         )
         pull = Pull(*(torch.cat(part) for part in zip(empty, *whole, strict=True)))
         shards = self.store.shards
-        features, here = shards.gather(pull.features)
+        features, own_part = shards.gather(pull.features)
         return Pull(
             shards.gather(pull.labels)[0],
-            shards.gather(pull.example + here.start)[0],
+            shards.gather(pull.example + own_part.start)[0],
             shards.gather(pull.by_own / shards.size)[0],
             features,
             shards.gather(pull.by_total / shards.size)[0],

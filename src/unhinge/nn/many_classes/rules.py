@@ -53,10 +53,10 @@ def head_loss(loss: str | Rule, num_classes: int, **options: float | None) -> He
         )
     if not (isinstance(loss, str) or callable(loss)):
         raise ValueError(f"loss must be a name ({', '.join(LOSSES)}) or a function, got {type(loss).__name__}.")
-    strange = [key for key in given if key not in OPTIONS.get(name, ())]
-    if strange:
+    unknown = [key for key in given if key not in OPTIONS.get(name, ())]
+    if unknown:
         takes = ", ".join(OPTIONS.get(name, ())) or "no options"
-        raise ValueError(f"{strange[0]} is not an option of the loss {name!r}, which takes {takes}.")
+        raise ValueError(f"{unknown[0]} is not an option of the loss {name!r}, which takes {takes}.")
     match name:
         case "unhinged":
             gamma = float(resolve_gamma(options.get("gamma"), num_classes))

@@ -235,5 +235,5 @@ def squared_error(generator: torch.Generator, formula: Formula) -> float:
     loss = (h @ w.T + b - onehot).square().sum() / len(onehot)
     slopes = torch.autograd.grad(loss, (h, w, b))
     c = formula((problem.features @ problem.weight.T + problem.bias), onehot)
-    mine = c @ problem.weight, c.T @ problem.features, c.sum(0)
-    return max(relative(x, -y) for x, y in zip(mine, slopes, strict=True))
+    by_formula = c @ problem.weight, c.T @ problem.features, c.sum(0)
+    return max(relative(x, -y) for x, y in zip(by_formula, slopes, strict=True))

@@ -68,12 +68,12 @@ def draw(
         figure = Figure(figsize=(width, total))
         axes = figure.subplots(count, min(columns, len(panels)), squeeze=False)
         for panel, axis, letter in zip(panels, axes.flat, "abcdefghijkl", strict=False):
-            mine = [row for row in rows if row.panel == panel.key]
-            _curves(axis, mine, panel, looks)
+            of_panel = [row for row in rows if row.panel == panel.key]
+            _curves(axis, of_panel, panel, looks)
             axis.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
             axis.set_title(f"({letter}) {panel.title}", loc="left", pad=13)
             if panel.zoom is not None:
-                _zoom(axis, mine, panel, looks)
+                _zoom(axis, of_panel, panel, looks)
             if deviations and panel.key in deviations:
                 text = f"SGD off by {deviations[panel.key]}"
                 axis.text(1.0, 1.01, text, transform=axis.transAxes, ha="right", va="bottom", fontsize=6.5, color=GRAY)

@@ -37,11 +37,11 @@ def _measure(
     features: Tensor, weight: Tensor, target: Tensor, limit: tuple[Tensor, Tensor], normalized: bool
 ) -> dict[str, float]:
     """Accuracy, distances of H and W from `limit` (of their directions if `normalized`), and norms."""
-    mine = (features / features.norm(), weight / weight.norm()) if normalized else (features, weight)
+    measured = (features / features.norm(), weight / weight.norm()) if normalized else (features, weight)
     return {
         "accuracy": accuracy(features, weight, target),
-        "feature_error": (mine[0] - limit[0]).norm().item(),
-        "weight_error": (mine[1] - limit[1]).norm().item(),
+        "feature_error": (measured[0] - limit[0]).norm().item(),
+        "weight_error": (measured[1] - limit[1]).norm().item(),
         "feature_norm": features.norm().item(),
         "weight_norm": weight.norm().item(),
     }

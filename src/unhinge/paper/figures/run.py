@@ -227,15 +227,15 @@ def _write_recipe(recipe: JsonRecord, folder: Path) -> None:
 
 def _fingerprint(entry: Experiment) -> str:
     """A hash of the code that decides the numbers: results of other code are made again."""
-    here = Path(__file__).parent
-    files = sorted((here.parents[1] / "theory").rglob("*.py"))
-    return _hash([*files, *(here / name for name in ("scale.py", "simulate.py", "curves.py", f"{entry.module}.py"))])
+    folder = Path(__file__).parent
+    files = sorted((folder.parents[1] / "theory").rglob("*.py"))
+    return _hash([*files, *(folder / name for name in ("scale.py", "simulate.py", "curves.py", f"{entry.module}.py"))])
 
 
 def _look() -> str:
     """A hash of the code that decides the drawing: with another one, figures are drawn again from their tables."""
-    here = Path(__file__)
-    return _hash([here.with_name("draw.py"), here.parents[2] / "results" / "look.py"])
+    file = Path(__file__)
+    return _hash([file.with_name("draw.py"), file.parents[2] / "results" / "look.py"])
 
 
 def _hash(files: Sequence[Path]) -> str:

@@ -225,8 +225,8 @@ def unit(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def state_distance(features: Tensor, weight: Tensor, reference: tuple[Tensor, Tensor]) -> float:
     """Frobenius distance of (H, W) divided by its norm from `reference`, which has norm 1."""
-    mine = unit(features, weight)
-    return torch.hypot((mine[0] - reference[0]).norm(), (mine[1] - reference[1]).norm()).item()
+    state = unit(features, weight)
+    return torch.hypot((state[0] - reference[0]).norm(), (state[1] - reference[1]).norm()).item()
 
 
 def accuracy(features: Tensor, weight: Tensor, target: Tensor) -> float:

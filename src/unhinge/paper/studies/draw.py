@@ -153,8 +153,8 @@ def _band(axis: Axes, runs: Sequence[JsonRecord], key: str, color: str, label: s
     if not curves:
         return
     table = factor * torch.tensor([curve[: min(map(len, curves))] for curve in curves], dtype=torch.float64)
-    told = ~table.isnan().any(0)  # test images are not looked at after every epoch
-    table, epochs = table[:, told], 1 + told.nonzero().squeeze(1)
+    known = ~table.isnan().any(0)  # test images are not looked at after every epoch
+    table, epochs = table[:, known], 1 + known.nonzero().squeeze(1)
     mean = table.mean(0)
     axis.plot(epochs, mean, color=color, label=label)
     if len(table) > 1:

@@ -27,9 +27,11 @@ def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
             continue
         lines += [f"## {study.id}{f' ({study.label})' if study.label else ''}", ""]
         judged = _read(folder / study.id)
-        told = {judgement["statement"] for judgement in judged}
+        statements = {judgement["statement"] for judgement in judged}
         lines += [_line(judgement) for judgement in judged]
-        missing = dict.fromkeys(ordering.statement for ordering in study.orderings if ordering.statement not in told)
+        missing = dict.fromkeys(
+            ordering.statement for ordering in study.orderings if ordering.statement not in statements
+        )
         lines += [f"- {statement}: not run yet" for statement in missing]
         lines.append("")
     path = folder / "verdicts.md"

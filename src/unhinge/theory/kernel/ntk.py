@@ -164,9 +164,9 @@ def empirical_ntk(
         raise ValueError(
             f"new_inputs must be shaped like inputs, {tuple(inputs.shape[1:])} each, got {tuple(new_inputs.shape[1:])}."
         )
-    here = inputs.detach().clone()
-    there = here if new_inputs is None else new_inputs.detach().clone()
-    operator = NTKOperator(frozen, here, there, kind, dim, batch_size)
+    old_inputs = inputs.detach().clone()
+    row_inputs = old_inputs if new_inputs is None else new_inputs.detach().clone()
+    operator = NTKOperator(frozen, old_inputs, row_inputs, kind, dim, batch_size)
     _check_functional(operator)
     rows, columns = operator.shape
     if form == "matrix" or (form == "auto" and rows * columns <= SMALL):

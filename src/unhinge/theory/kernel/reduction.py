@@ -171,8 +171,8 @@ def _factor(kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Axes, Axes
     if not bool(failed > 0) and bool(sizes.min() > 1e-5 * sizes.max()):  # squared, still 1e6 times rounding
         return lower, lambda x: (Axes(lower, x), Axes(lower, x, inverse=True))
     values, vectors = eigen("the kernel", matrix, torch.finfo(kernel.dtype).eps)
-    there = values > 0
-    roots, axes = values[there].sqrt(), vectors[:, there]
+    positive = values > 0
+    roots, axes = values[positive].sqrt(), vectors[:, positive]
     return axes * roots, lambda x: (
         Axes(axes, roots[:, None] * x, orthonormal=True),
         Axes(axes, x / roots[:, None], orthonormal=True),

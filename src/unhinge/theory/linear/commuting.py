@@ -128,8 +128,8 @@ class Commuting:
             log, value = self.symbol.factors(time, self.reference, self.gaps[group, smaller, None])
             part = eye - self.plus[group] if smaller else self.plus[group]
             factor = (value * torch.exp(log))[..., None] * part
-            here = torch.arange(len(self.gaps)) == group
-            whole = torch.where(here[:, None, None], factor[..., None, :, :], whole)
+            own_group = torch.arange(len(self.gaps)) == group
+            whole = torch.where(own_group[:, None, None], factor[..., None, :, :], whole)
         none = torch.zeros(1, dtype=torch.float64)
         return self.symbol.factors(time, self.reference, none)[1][..., 0], whole
 

@@ -68,8 +68,8 @@ class Decisions:
         """How centered prototypes are read off the rows, (C, rows); and which groups have a part in them, (G,) bool."""
         read_out = self.spectrum.read_out().detach()
         reads = torch.zeros(len(self.spectrum.sigma), dtype=torch.bool)
-        there = (self.x.abs() + self.y.abs()).amax(1) > 0
-        reads[self.spectrum.group] = (read_out.abs().amax(0) > 0) & there
+        present = (self.x.abs() + self.y.abs()).amax(1) > 0
+        reads[self.spectrum.group] = (read_out.abs().amax(0) > 0) & present
         reads[-1] = len(self.aside) > 0
         return read_out, reads
 

@@ -55,8 +55,8 @@ class SecularRoots:
         """varrho / D of some roots and all poles, (B, T), finite even where both vanish."""
         distance = (self.beta - self.anchor[part, None]) - self.offset[part, None]
         plain = self.rho / torch.where(distance == 0, 1.0, distance)
-        here = torch.arange(len(self.beta)) == self.origin[part, None]
-        return torch.where(here & self.regular[part, None], self.at_origin[part, None], plain)
+        at_origin = torch.arange(len(self.beta)) == self.origin[part, None]
+        return torch.where(at_origin & self.regular[part, None], self.at_origin[part, None], plain)
 
     def difference(self, root: int) -> Tensor:
         r""":math:`\tau_r - \tau_k` for all k, as a sum of two terms of one sign through a pole that lies between
@@ -175,12 +175,12 @@ class _Poles:
         first, second = torch.empty_like(anchor), torch.empty_like(anchor)
         buffer, other = self.beta.new_empty(2, rows, len(self.beta))
         for part in parts:
-            here = anchor[part]
-            away = torch.sub(self.beta, here[:, None], out=buffer[: len(here)])
+            anchors = anchor[part]
+            away = torch.sub(self.beta, anchors[:, None], out=buffer[: len(anchors)])
             away.sub_(offset[part, None])
-            away[torch.arange(len(here)), origin[part]] = torch.inf
+            away[torch.arange(len(anchors)), origin[part]] = torch.inf
             # the mass first: it is no larger than the distance, whose square may be too small for any float
-            terms = torch.mul(away.reciprocal_(), self.mass, out=other[: len(here)])
+            terms = torch.mul(away.reciprocal_(), self.mass, out=other[: len(anchors)])
             torch.sum(terms, 1, out=first[part])
             torch.linalg.vecdot(terms, away, out=second[part])
         return first, second

@@ -348,11 +348,11 @@ class _Deviations:
         self.unit = unit_of(like)
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        here = torch.bincount(labels.cpu(), minlength=len(self.counts))
-        new = ((self.counts == 0) & (here > 0)).to(labels.device)
+        added = torch.bincount(labels.cpu(), minlength=len(self.counts))
+        new = ((self.counts == 0) & (added > 0)).to(labels.device)
         if bool(new.any()):
             order = torch.arange(len(labels) - 1, -1, -1, device=labels.device)
-            first = torch.zeros(len(here), dtype=torch.int64, device=labels.device)
+            first = torch.zeros(len(added), dtype=torch.int64, device=labels.device)
             first[labels[order]] = order
             self.centers[new] = features[first[new]]
         # a batch has few examples of each class: its own sums may be rounded, the total of all batches not
@@ -367,7 +367,7 @@ class _Deviations:
                 "features and weight by one factor."
             )
         self.sums += widened(sums) * self.unit
-        self.counts += here
+        self.counts += added
 
     def summary(self) -> HardSummary:
         counts = self.counts.double().to(self.sums.device)[:, None]

@@ -148,8 +148,8 @@ class SphereDescent:
 
     def later(self, steps: int) -> SphereDescent:
         """The same descent from where it is after these steps, at the rate it ends with."""
-        here = self.position(torch.tensor(steps))
-        planes = replace(self.planes, along=here.norm * here.cos, across=here.norm * here.sin)
+        position = self.position(torch.tensor(steps))
+        planes = replace(self.planes, along=position.norm * position.cos, across=position.norm * position.sin)
         return replace(self, planes=planes, schedule=constant(final_rate(self.schedule)))
 
     @property

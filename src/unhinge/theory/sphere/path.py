@@ -105,9 +105,9 @@ class SphericalPath:
 
     def at(self, time: Time) -> State:
         """The state at each time (flow) or after each number of steps (descent)."""
-        here = self._position(time)
-        times = here.norm.shape[:-1]
-        features = self._planes.assemble(here.norm * here.cos, here.norm * here.sin).to(self.features)
+        position = self._position(time)
+        times = position.norm.shape[:-1]
+        features = self._planes.assemble(position.norm * position.cos, position.norm * position.sin).to(self.features)
         return State(features, self.weight.expand(*times, -1, -1), None, features.new_zeros(times))
 
     def direction(self) -> State:
@@ -143,8 +143,8 @@ class SphericalPath:
 
     def angles(self, time: Time) -> Tensor:
         r"""The angle :math:`\theta_i` in :math:`[0, \pi]` between each feature and its target, shape :math:`(*, n)`."""
-        here = self._position(time)
-        return torch.atan2(here.sin.abs(), here.cos).to(self.features)
+        position = self._position(time)
+        return torch.atan2(position.sin.abs(), position.cos).to(self.features)
 
     def distance(self, time: Time, per_example: bool = False) -> Tensor:
         r""":math:`\|\hat H - \hat V\| = \big(\sum_i \|h_i/\|h_i\| - v_i/\|v_i\|\|^2\big)^{1/2}`, Frobenius over all
@@ -167,8 +167,8 @@ class SphericalPath:
 
     def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|H\|`."""
-        here = self._position(time)
-        return (safe_norm(here.size, 1).log() + here.log).to(self.features)
+        position = self._position(time)
+        return (safe_norm(position.size, 1).log() + position.log).to(self.features)
 
     def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|H\|`: :math:`-\eta\lambda` in the flow, 0 for descent without decay, where it
@@ -236,10 +236,10 @@ class SphericalPath:
         weight = weight / weight.detach().abs().max()
         parts = []
         for moment in some:
-            here = self.motion.position(moment)
+            position = self.motion.position(moment)
             # Measures do not depend on the two scales: features without what they share, in units of the longest.
-            size = here.size / here.size.detach().max()
-            state = State(self._planes.assemble(size * here.cos, size * here.sin), weight)
+            size = position.size / position.size.detach().max()
+            state = State(self._planes.assemble(size * position.cos, size * position.sin), weight)
             measures = collapse_of_state(state, self.labels, classes)
             parts.append({key: value[None][: len(asked)] for key, value in measures.items()})
         return concatenated(parts, moments, like=self.features)
@@ -304,13 +304,13 @@ class SphericalPath:
     @torch.no_grad()
     def _about_examples(self, time: Time, question: Callable[[Tensor], Tensor]) -> Tensor:
         """`question` of which examples are right, (m, n) bool; all positions first, since a descent walks to them."""
-        here, (toward, across) = self._position(time), self._logits
-        cos, sin = (part.reshape(-1, len(self.labels), 1) for part in (here.cos, here.sin))
+        position, (toward, across) = self._position(time), self._logits
+        cos, sin = (part.reshape(-1, len(self.labels), 1) for part in (position.cos, position.sin))
 
         def asked(index: Tensor) -> Tensor:
             return question((cos[index] * toward + sin[index] * across).argmax(-1) == self.labels)
 
-        index = torch.arange(len(cos)).reshape(here.cos.shape[:-1])
+        index = torch.arange(len(cos)).reshape(position.cos.shape[:-1])
         return in_pieces(asked, index, toward.numel())
 
     def _position(self, time: Time) -> Position:
