@@ -31,10 +31,10 @@ def learned(path: Path, num_classes: int, fraction: float, ends: float | None = 
     labels = path.labels  # first: of a streamed start they are gone
     try:
         with torch.no_grad():
-            found = path.time_to(SETTLED).item()
+            settled = path.time_to(SETTLED).item()
     except ValueError:  # no direction: a start of zeros, steps that oscillate
-        found = math.inf
-    until = 4 * found if 0 < found < LATEST / 4 else LATEST
+        settled = math.inf
+    until = 4 * settled if 0 < settled < LATEST / 4 else LATEST
     if ends is not None and math.isfinite(ends):
         until = min(until, max(float(math.ceil(ends)) if path.discrete else ends, 1.0))
     with torch.no_grad():
