@@ -165,7 +165,7 @@ def test_another_loss_that_blows_up_is_not_given_the_advice_for_the_raw_one(tmp_
         (["--lr", "nan"], "lr must be a number"),
         (["--radius", "5"], "give feature_penalty"),
         (["--data", "cifar"], "did you mean cifar10"),
-        (["--data", "cifar10", "--data-root", "/nowhere"], "cifar"),
+        (["--data", "cifar10", "--data-root", "/nowhere"], "name the folder with --data-root"),
         (["--data", "folder:/nowhere"], "/nowhere"),
         (["--model", "resnet19"], "did you mean resnet18"),
         (["--head", "pal", "--loss", "unhinged", "--width", "1"], "head pal on 4 features"),

@@ -26,7 +26,7 @@ def show(
     name: Annotated[list[str] | None, typer.Argument(help="Data sets to look at. Without any, all.")] = None,
     data_root: Annotated[
         Path | None,
-        typer.Option(help="Folder the data sets lie in.", show_default="the variable UNHINGE_DATA, or data"),
+        typer.Option(help="Folder with the data sets.", show_default="the variable UNHINGE_DATA, or data"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
 ) -> None:

@@ -35,7 +35,7 @@ def explore(
     ] = None,
     export: Annotated[
         Path | None,
-        typer.Option(help="Write one HTML file with live sliders that needs no Python, and leave."),
+        typer.Option(help="Write one HTML file with live sliders that needs no Python, and exit."),
     ] = None,
     no_token: Annotated[
         bool, typer.Option("--no-token", help="Let every user of this machine read the page, not only you.")

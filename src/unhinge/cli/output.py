@@ -14,8 +14,11 @@ __all__ = ["progress_bar", "refuse", "writable"]
 
 
 def refuse(message: str) -> NoReturn:
-    """Say what is wrong with an argument, without a stack trace, and leave with 2."""
-    typer.echo(f"unhinge: {message}", err=True)
+    """Say what is wrong with an argument, without a stack trace, and leave with 2.
+
+    Readers of data sets call their folder `root=`; on the command line it is `--data-root`.
+    """
+    typer.echo(f"unhinge: {message.replace('with root=', 'with --data-root')}", err=True)
     raise typer.Exit(2)
 
 

@@ -141,8 +141,8 @@ def reproduce(
         int | None, typer.Option(min=1, help="How many seeds.", show_default="1 for figures, 2 or 3 for networks")
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once.", show_default="one per core")] = None,
-    engine: Annotated[str, typer.Option(help="Who trains: local (processes here) or ray (a cluster).")] = "local",
-    data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in, for small and paper.")] = None,
+    engine: Annotated[str, typer.Option(help="Where to train: local (processes here) or ray (a cluster).")] = "local",
+    data_root: Annotated[Path | None, typer.Option(help="Folder with the data sets, for small and paper.")] = None,
     row: Annotated[
         list[str] | None,
         typer.Option(help="Train only this row of the tables, by its label; may be given several times."),
@@ -192,7 +192,7 @@ def reproduce(
     except (SealError, LockError) as error:
         refuse(str(error))
     except (ImportError, DataError) as error:
-        refuse(str(error).replace("with root=", "with --data-root"))
+        refuse(str(error))
     try:
         page = write_report(folder)
     except (FileNotFoundError, SealError) as error:  # --collect, and nothing is there; or what is there was changed

@@ -42,7 +42,7 @@ def train(
         ),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="Of a named recipe: quick (digits), small, paper.", rich_help_panel=RUN)
+        str, typer.Option(help="Scale of a named recipe: quick (digits), small, paper.", rich_help_panel=RUN)
     ] = "quick",
     data: Annotated[
         str | None,
@@ -52,7 +52,7 @@ def train(
             rich_help_panel=DATA,
         ),
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in.", rich_help_panel=DATA)] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder with the data sets.", rich_help_panel=DATA)] = None,
     fonts: Annotated[
         list[Path] | None,
         typer.Option(
@@ -64,15 +64,20 @@ def train(
     ] = None,
     characters: Annotated[
         str | None,
-        typer.Option(help="Code points of glyphs, such as 4E00-9FA5; all that the fonts share.", rich_help_panel=DATA),
+        typer.Option(
+            help="Characters for glyphs, such as 4E00-9FA5. By default all that the fonts share.", rich_help_panel=DATA
+        ),
     ] = None,
     shrink: Annotated[
         int | None, typer.Option(help="Average blocks of pixels: 2 makes 32 into 16.", rich_help_panel=DATA)
     ] = None,
-    imbalance: Annotated[str | None, typer.Option(help="exp:100 or step:10.", rich_help_panel=DATA)] = None,
+    imbalance: Annotated[
+        str | None,
+        typer.Option(help="Ratio of the largest to the smallest class, as exp:100 or step:10.", rich_help_panel=DATA),
+    ] = None,
     largest: Annotated[
         int | None,
-        typer.Option(help="Training images of the largest class; all there are by default.", rich_help_panel=DATA),
+        typer.Option(help="Training images of the largest class. By default all of them.", rich_help_panel=DATA),
     ] = None,
     label_noise: Annotated[
         float | None, typer.Option(help="Share of wrong training labels.", rich_help_panel=DATA)
@@ -91,13 +96,14 @@ def train(
     head: Annotated[
         str | None,
         typer.Option(
-            help="linear, pal (fixed simplex), fnpal (and normalized features), etf-init, many (rows that learn at a "
-            "cost that does not grow with the classes).",
+            help="linear, pal (fixed simplex), fnpal (fixed simplex, normalized features), etf-init (starts as a "
+            "simplex), many (trained, at a cost that does not grow with the number of classes).",
             rich_help_panel=MODEL,
         ),
     ] = None,
     last_relu: Annotated[
-        bool | None, typer.Option(help="ReLU before the head; by default not for pal and fnpal.", rich_help_panel=MODEL)
+        bool | None,
+        typer.Option(help="Keep the ReLU before the head. By default not for pal and fnpal.", rich_help_panel=MODEL),
     ] = None,
     loss: Annotated[
         str | None,
@@ -106,43 +112,52 @@ def train(
         ),
     ] = None,
     gamma: Annotated[
-        float | None, typer.Option(help="Of the unhinged loss; 1/(C-1) by default.", rich_help_panel=LOSS)
+        float | None,
+        typer.Option(help="Weight of the wrong logits (unhinged); 1/(C-1) by default.", rich_help_panel=LOSS),
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Of the adjusted margin.", rich_help_panel=LOSS)] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Margin of the adjusted loss.", rich_help_panel=LOSS)] = None,
     class_weight: Annotated[
         float | None,
-        typer.Option(help="Weigh class c by n_c to the minus this: 0.5 is what theory asks for.", rich_help_panel=LOSS),
+        typer.Option(
+            help="Weigh a class of n images by n to the power of minus this; 0.5 restores balance.",
+            rich_help_panel=LOSS,
+        ),
     ] = None,
     logit_adjustment: Annotated[
-        float | None, typer.Option(help="Add this times log(n_c/n) to the logits (ce).", rich_help_panel=LOSS)
+        float | None,
+        typer.Option(help="Add this times the log of the class frequencies to the logits (ce).", rich_help_panel=LOSS),
     ] = None,
-    label_smoothing: Annotated[float | None, typer.Option(help="Of ce and unhinged.", rich_help_panel=LOSS)] = None,
+    label_smoothing: Annotated[float | None, typer.Option(help="For ce and unhinged.", rich_help_panel=LOSS)] = None,
     feature_penalty: Annotated[
         float | None,
         typer.Option(help="Strength of the sum of squared feature norms over the batch.", rich_help_panel=LOSS),
     ] = None,
     radius: Annotated[
         float | None,
-        typer.Option(help="Feature norm the penalty shall ask for, instead of its strength.", rich_help_panel=LOSS),
+        typer.Option(help="Feature norm that the penalty aims at, instead of its strength.", rich_help_panel=LOSS),
     ] = None,
     rescale: Annotated[
         bool | None,
         typer.Option(help="Rescaled learning rate: feature gradients times |h| (fnpal).", rich_help_panel=LOSS),
     ] = None,
     head_rate: Annotated[
-        float | None, typer.Option(help="Of the head many, in units of batch / features.", rich_help_panel=MODEL)
+        float | None,
+        typer.Option(help="Learning rate of the head many, in units of batch / features.", rich_help_panel=MODEL),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(rich_help_panel=RUN)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training images.", rich_help_panel=RUN)] = None,
     batch: Annotated[int | None, typer.Option(help="Images per step, over all processes.", rich_help_panel=RUN)] = None,
-    lr: Annotated[float | None, typer.Option(help="At the start; cosine to zero.", rich_help_panel=RUN)] = None,
-    momentum: Annotated[float | None, typer.Option(rich_help_panel=RUN)] = None,
-    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=RUN)] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate at the start; it falls to zero as a cosine.", rich_help_panel=RUN),
+    ] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of SGD.", rich_help_panel=RUN)] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of SGD.", rich_help_panel=RUN)] = None,
     warmup: Annotated[int | None, typer.Option(help="Epochs of linear warm-up.", rich_help_panel=RUN)] = None,
-    seed: Annotated[int | None, typer.Option(rich_help_panel=RUN)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the start and the batches.", rich_help_panel=RUN)] = None,
     threads: Annotated[
         int | None,
         typer.Option(
-            help="Of each process; part of the recipe, for another number ends in other weights.",
+            help="Threads of each process. Part of the recipe: another number gives other weights.",
             show_default="a continued run's own, else one per core, or one if there are several processes",
             rich_help_panel=RUN,
         ),
@@ -157,16 +172,18 @@ def train(
     devices: Annotated[
         int, typer.Option(min=1, help="Processes or devices (Lightning Fabric).", rich_help_panel=RUN)
     ] = 1,
-    strategy: Annotated[str, typer.Option(help="Fabric's: auto, ddp, ...", rich_help_panel=RUN)] = "auto",
-    accelerator: Annotated[str, typer.Option(help="Fabric's: auto, cpu, cuda, mps.", rich_help_panel=RUN)] = "auto",
-    precision: Annotated[str, typer.Option(help="Fabric's: 32-true, bf16-mixed, ...", rich_help_panel=RUN)] = "32-true",
+    strategy: Annotated[
+        str, typer.Option(help="Strategy of Lightning Fabric: auto, ddp, ...", rich_help_panel=RUN)
+    ] = "auto",
+    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.", rich_help_panel=RUN)] = "auto",
+    precision: Annotated[str, typer.Option(help="32-true, bf16-mixed, ...", rich_help_panel=RUN)] = "32-true",
     save_every: Annotated[
         float, typer.Option(help="Seconds between checkpoints within an epoch.", rich_help_panel=RUN)
     ] = 300.0,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print the recipe, its size and the estimated time, and leave.", rich_help_panel=RUN
+            "--dry-run", help="Print the recipe, its size and the estimated time, and exit.", rich_help_panel=RUN
         ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout.", rich_help_panel=RUN)] = False,
@@ -429,7 +446,7 @@ def evaluate(
     prior: Annotated[
         str | None, typer.Option(help="counts: also decide as if all classes were equally frequent.")
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder the data sets lie in.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder with the data sets.")] = None,
     weights: Annotated[str, typer.Option(help="last or best.")] = "last",
     out: Annotated[Path | None, typer.Option(help="Of several runs: a folder for the table (CSV, Markdown).")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")] = False,

@@ -41,7 +41,7 @@ def verify(
     """Test every claim of the paper: verdict, residual of the printed form and of ours, erratum.
 
     The verdict is [green]holds[/] (literally true; a remark says where it is loose), [yellow]corrected[/] (true once a
-    symbol, a sign or a hypothesis is mended) or [red]false as printed[/] (contradicted). A second table has our own
+    symbol, a sign or a hypothesis is fixed) or [red]false as printed[/] (contradicted). A second table has our own
     statements beyond the paper; JSON, Markdown and HTML hold the paper's claims only. The exit code is 1 only
     if one of our own statements fails its tolerance, 2 for a wrong argument.
     """
