@@ -72,7 +72,10 @@ def test_spaces_and_boxes_of_missing_glyphs_are_left_out(whole):
 
 
 def test_a_character_that_one_face_lacks_is_no_class():
-    covered = [set(TTFont(face.path, lazy=True).getBestCmap()) for face in FACES]
+    covered = []
+    for face in FACES:
+        with TTFont(face.path, lazy=True) as font:
+            covered.append(set(font.getBestCmap()))
     some = set.union(*covered) - set.intersection(*covered)
     assert some
     characters = {ord(character) for name in glyphs().classes for character in name}

@@ -411,6 +411,7 @@ def test_an_archive_that_ends_within_a_member_is_refused(tmp_path):
         quietly("cifar10", tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:.*data_batch_:unhinge.data.DataWarning")  # made for the test, like the cut one
 def test_a_binary_file_cut_between_two_records_is_told_by_its_checksum(tmp_path):
     file = make.cifar10_binary(tmp_path) / "test_batch.bin"
     file.write_bytes(file.read_bytes()[: 7 * 3073])
