@@ -178,6 +178,13 @@ def test_a_sweep_runs_what_is_missing_and_never_again(tmp_path: Path, monkeypatc
     assert "ran again" in page
 
 
+def test_seconds_are_no_share_of_anything(tmp_path: Path):
+    (result,) = reproduce_studies([replace(STUDY, quantities=("seconds",))], "quick", tmp_path, seeds=1)
+    spent = result.measured[CE.label, DIGITS.label, 0]["seconds"]
+    with (tmp_path / STUDY.id / "table.csv").open(newline="") as file:
+        assert float(next(csv.DictReader(file))["ours"]) == pytest.approx(spent, abs=1e-4)
+
+
 def test_the_table_has_the_papers_number_and_ours(tmp_path: Path):
     (result,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
     with (tmp_path / "beyond-gamma" / "table.csv").open(newline="") as file:

@@ -17,7 +17,7 @@ from unhinge.results.tables import write_csv
 
 __all__ = ["read_study", "write_runs", "write_study"]
 
-PLAIN = ("feature_norm", "epochs")  # quantities that are no shares
+PLAIN = ("feature_norm", "epochs", "seconds")  # quantities that are no shares
 WORDS = {  # quantities as a table names them
     "accuracy": "test accuracy",
     "best_accuracy": "best test accuracy on the way",
