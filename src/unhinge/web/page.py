@@ -98,7 +98,7 @@ def _view(view: View) -> str:
 <aside aria-label="parameters"><details open class="parameters"><summary>Parameters</summary>
 <form class="controls" data-form="{view.key}" autocomplete="off">{controls}</form></details></aside>
 <div class="answers"><p class="equation">{equation}</p>
-<div id="answer_html-{view.key}" class="answer_html" aria-live="polite"></div>
+<div id="told-{view.key}" class="told" aria-live="polite"></div>
 <div class="grid">{slots}</div></div>
 </section>
 """
