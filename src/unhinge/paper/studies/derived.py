@@ -37,7 +37,7 @@ def extended(result: JsonRecord) -> JsonRecord:
     if by_class and "recipe" in result:
         radius = radius_of(Recipe.from_json(dumps(result["recipe"])), len(by_class))
         if radius is not None and not reached(radius, result["feature_norm"]):
-            record["adjusted_accuracy"] = None
+            record |= {"adjusted_accuracy": None, "posterior_ece": None}
     shown = (result.get("histograms") or {}).get("energy")
     spread = _known_spread(shown) if shown else None
     if spread is not None:
