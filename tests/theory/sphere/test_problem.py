@@ -196,11 +196,16 @@ def test_a_decay_that_throws_features_away_is_followed_and_then_refused():
 def test_steps_for_autograd_are_the_steps_in_place(lr, decay, rescaled):
     features, weight, target = start()
     steps = torch.tensor([0, 1, 2, 9, 40])
-    plain = Spherical(target, weight, 0.3, decay).descent(features, lr, rescaled).at(steps).features
+    problem = Spherical(target, weight, 0.3, decay)
+    plain = problem.descent(features, lr, rescaled).at(steps).features
     rate = torch.tensor(lr, dtype=DOUBLE, requires_grad=True)
-    followed = Spherical(target, weight, 0.3, decay).descent(features, rate, rescaled).at(steps).features
+    followed = problem.descent(features, rate, rescaled).at(steps).features
     assert followed.requires_grad
-    assert_rows(followed.detach(), plain, eps=64)  # torch's root and numpy's differ in the last bit
+    # torch's root and numpy's differ in the last bit on some processors. With decay the norms shrink until steps of 3
+    # overshoot, and then a last bit grows a hundredfold in ten steps: what it can become is measured on the start.
+    nudged = problem.descent(features * (1 + 16 * EPS), lr, rescaled).at(steps).features
+    room = 64 * EPS * plain.norm(dim=-1) + (nudged - plain).norm(dim=-1)
+    assert bool(((followed.detach() - plain).norm(dim=-1) <= room).all())
 
 
 # ---- flow -----------------------------------------------------------------------------------------------------------
