@@ -116,6 +116,31 @@ def test_gradients_by_the_rate_are_those_of_differences():
     torch.testing.assert_close(slope, (value(0.3 + 1e-6) - value(0.3 - 1e-6)) / 2e-6, rtol=1e-6, atol=1e-10)
 
 
+TEMPERED: dict[str, Any] = {
+    "flow": lambda p, h, w, b: p.flow(h, w),
+    "descent, biases": lambda p, h, w, b: p.descent(h, w, b, lr=0.1),
+    "momentum": lambda p, h, w, b: p.descent(h, w, lr=0.05, momentum=0.9),
+    "anchored": lambda p, h, w, b: p.anchored(h, w),
+    "kernel": lambda p, h, w, b: p.kernel_flow(h, w, torch.eye(6, dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("kind", TEMPERED)
+def test_gradients_by_the_temperature_are_those_of_differences(kind):
+    def path(temperature: Any) -> EarlyPath:
+        options = {"label_smoothing": 0.1, "class_weight": "sqrt", "feature_decay": 0.02, "weight_decay": 0.01}
+        return TEMPERED[kind](EarlyCrossEntropy(LABELS, temperature=temperature, **options), *start())
+
+    given = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    warm = path(given)
+    assert warm.error_bound(5) == path(1.5).error_bound(5)
+    for question in SMOOTH:
+        value, up, down = (getattr(each, question)(5) for each in (warm, path(1.5 + 1e-5), path(1.5 - 1e-5)))
+        # the norm of fixed prototypes depends on nothing
+        slope = torch.autograd.grad(value, given)[0] if value.requires_grad else torch.zeros_like(given)
+        torch.testing.assert_close(slope, (up - down) / 2e-5, rtol=1e-6, atol=1e-9, msg=question)
+
+
 @for_each
 def test_eight_threads_that_ask_one_path_get_what_one_gets(kind):
     alone, shared, gate = asked(made(kind)), made(kind), Barrier(8)

@@ -190,7 +190,7 @@ def _solve(state: State) -> _Solved:
 
 def _natural_rate(problem: EarlyCrossEntropy) -> float:
     """At which the fastest mode grows by :data:`STEP`, and no decay overshoots."""
-    fastest = problem.scale * problem.problem.critical_decay.item()
+    fastest = problem.scale.item() * problem.problem.critical_decay.item()
     decay = max(part.item() for part in problem.decays)
     return min(max(min(STEP / max(fastest, 1e-300), 0.5 / max(decay, 1e-300)), 1e-6), 1e4)
 
@@ -379,7 +379,7 @@ def _numbers(state: State, solved: _Solved, panels: dict[str, Panel]) -> list[Nu
         ),
         Number(
             "growth per step",
-            plain(solved.lr * path.scale * solved.script["problem"].problem.critical_decay.item()),
+            plain(solved.lr * path.scale.item() * solved.script["problem"].problem.critical_decay.item()),
             "Of the fastest mode without decay, relative.",
         ),
         Number("rate η", plain(solved.lr), "Learning rate of features and prototypes."),

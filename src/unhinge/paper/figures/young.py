@@ -155,7 +155,7 @@ def _variant(
     features = START * torch.randn(len(target), dim, generator=generator, dtype=torch.float64)
     weight = START * torch.randn(classes, dim, generator=generator, dtype=torch.float64)
     # the step in units of each problem's own growth, so that all share one axis
-    lr = 0.01 / (problem.scale * problem.problem.critical_decay.item())
+    lr = 0.01 / (problem.scale.item() * problem.problem.critical_decay.item())
     path = problem.descent(features, weight, lr=lr)
     moving = [features.clone().requires_grad_(), weight.clone().requires_grad_()]
     optimizer = torch.optim.SGD(moving, lr=lr)

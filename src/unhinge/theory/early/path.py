@@ -14,7 +14,7 @@ from unhinge.theory.numerics import LARGEST_EXPONENT
 from unhinge.theory.path import Path
 from unhinge.theory.state import State
 from unhinge.theory.types import Number, Time
-from unhinge.theory.validation import check_steps, check_times
+from unhinge.theory.validation import check_steps, check_times, scalar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ class EarlyPath:
     """
 
     linear: Path
-    scale: float  # of the linear loss
+    scale: Tensor  # (), of the linear loss
     base: float  # the real loss at zero logits
     discrete: bool
     certificate: Certificate | None  # None: nothing is proved
@@ -140,11 +140,11 @@ class EarlyPath:
 
     def growth(self, lr: Number | None = None) -> Tensor:
         r"""Exponent of :math:`\|Z\|` per unit of time at a constant rate of the real loss."""
-        return self.linear.growth(None if lr is None else self.scale * lr)
+        return self.linear.growth(None if lr is None else self.scale * scalar("lr", lr))
 
     def rate(self, lr: Number | None = None) -> Tensor:
         """Exponent of :meth:`distance` per unit of time at a constant rate of the real loss."""
-        return self.linear.rate(None if lr is None else self.scale * lr)
+        return self.linear.rate(None if lr is None else self.scale * scalar("lr", lr))
 
     def time_to(self, distance: Time) -> Tensor:
         """The first time at which :meth:`distance` is at most `distance`; infinite if never."""
@@ -180,7 +180,7 @@ class EarlyPath:
         return figure
 
     def __repr__(self) -> str:
-        return f"EarlyPath({self.linear!r}, scale={self.scale:.4g})"
+        return f"EarlyPath({self.linear!r}, scale={self.scale.item():.4g})"
 
     # ---- numbers -----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from unhinge.theory.early.loss import LossAtZero, binary_cross_entropy, cross_en
 from unhinge.theory.early.movers import AnchoredMover, Linear, MomentumMover, Mover, PlainMover
 from unhinge.theory.early.norms import Norms, Residuals, Weights, measure, summarize_residuals, unseen_residuals
 from unhinge.theory.early.path import EarlyPath
+from unhinge.theory.keeping import durable
 from unhinge.theory.linear.momentum import Momentum
 from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.linear.spectrum import CLASS_WEIGHT_POWERS
@@ -87,13 +88,15 @@ class Linearized:
             raise ValueError("the focal loss is defined for integer labels only.")
         if loss == "squared_error" and isinstance(targets, SoftTargets):
             raise ValueError("squared_error is against one-hot targets: pass integer labels.")
-        self._set(target, targets.num_classes, shape, class_weight, feature_decay, weight_decay, 0.0)
+        scale = torch.tensor(shape.scale, dtype=torch.float64)
+        self._set(target, targets.num_classes, shape, scale, class_weight, feature_decay, weight_decay, 0.0)
 
     def _set(
         self,
         target: Labels,
         num_classes: int,
         loss: LossAtZero,
+        scale: Tensor,  # loss.scale, with its gradient
         class_weight: Vector | str | None,
         feature_decay: Number,
         weight_decay: Number,
@@ -105,17 +108,17 @@ class Linearized:
         self.decays = scalar("feature_decay", feature_decay), scalar("weight_decay", weight_decay)
         labels, prior, class_weight, factor = _smoothed(target, num_classes, loss.prior, class_weight, smoothing)
         # Training under scale * loss + decay is training under loss + decay / scale, only `scale` times faster.
-        self.scale = loss.scale * factor
+        self.scale, features_decay, prototypes_decay = durable(_faster, scale, factor, self.decays)
         self.problem = LayerPeeled(
             labels,
             num_classes,
             loss.gamma,
-            self.decays[0] / self.scale,
-            self.decays[1] / self.scale,
+            features_decay,
+            prototypes_decay,
             class_weight,
             prior=prior,
         )
-        self._reweight = self.scale / loss.scale if isinstance(self.problem.targets, SoftTargets) else 1.0
+        self._reweight = factor if isinstance(self.problem.targets, SoftTargets) else 1.0
 
     def __repr__(self) -> str:
         return (
@@ -165,7 +168,7 @@ class Linearized:
         certificate = None
         if path.biases is None or linear.together or schedules[1].peak.item() == 0:
             certificate = self._anchored_certificate(
-                path, AnchoredMover(linear, self.scale * path.unit * path.pull.norm().item())
+                path, AnchoredMover(linear, self.scale.item() * path.unit * path.pull.norm().item())
             )
         return self._early(path, certificate, discrete=False)
 
@@ -191,7 +194,7 @@ class Linearized:
         return Linear(
             schedules=schedules,
             decays=(self.decays[0].item(), self.decays[1].item()),
-            sigma=self.scale * self.problem.critical_decay.item() * (1 + 1e-12),
+            sigma=self.scale.item() * self.problem.critical_decay.item() * (1 + 1e-12),
             discrete=discrete,
             steepness=weights.total * self.shape.curvature(math.inf),
         )
@@ -258,7 +261,7 @@ class Linearized:
             Forcing(self.shape, measured.weights, mover.scales, biases),
             measured,
             measured.log_norm,
-            self.scale * self.problem.bias_drive.norm().item() if biases else 0.0,
+            self.scale.item() * self.problem.bias_drive.norm().item() if biases else 0.0,
             max(4, min(BATCH, NUMBERS_AT_ONCE // wide)),
         )
         return self._early(path, certificate, mover.discrete)
@@ -266,7 +269,7 @@ class Linearized:
     def _anchored_certificate(self, path: AnchoredPath, mover: AnchoredMover) -> Certificate:
         biases = path.biases is not None
         measured = _AnchoredNorms(path, self._weights, self.shape, self._alpha)
-        drive = self.scale * self.problem.bias_drive.norm().item() if biases else 0.0
+        drive = self.scale.item() * self.problem.bias_drive.norm().item() if biases else 0.0
         forcing = Forcing(self.shape, measured.weights, mover.scales, biases, convex=True)
         return Certificate(mover, forcing, measured, measured.log_norm, drive)
 
@@ -361,7 +364,7 @@ class EarlyCrossEntropy(Linearized):
         class_weight: `None`, positive numbers :math:`(C,)`, ``"sqrt"`` or ``"balanced"``.
         logit_adjustment: Offsets :math:`(C,)` added to the logits during training, or ``"counts"`` for the logarithm of
             the class frequencies (balanced softmax).
-        temperature: The logits are divided by it.
+        temperature: The logits are divided by it. Paths are differentiable in it; the error bound is not.
         feature_decay, weight_decay: :math:`\lambda_1` and :math:`\lambda_2`.
 
     Example:
@@ -381,7 +384,7 @@ class EarlyCrossEntropy(Linearized):
         label_smoothing: float = 0.0,
         class_weight: Vector | str | None = None,
         logit_adjustment: Vector | str | None = None,
-        temperature: float = 1.0,
+        temperature: Number = 1.0,
         feature_decay: Number = 0.0,
         weight_decay: Number = 0.0,
     ) -> None:
@@ -389,11 +392,19 @@ class EarlyCrossEntropy(Linearized):
         classes = targets.num_classes
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}.")
-        if not (temperature > 0 and math.isfinite(temperature)):
-            raise ValueError(f"temperature must be positive and finite, got {temperature}.")
+        warmth = torch.as_tensor(temperature, dtype=torch.float64).cpu()
+        if warmth.numel() != 1 or not (warmth.item() > 0 and math.isfinite(warmth.item())):
+            raise ValueError(f"temperature must be one number, positive and finite, got {temperature}.")
         offsets = _check_offsets(logit_adjustment, targets)
-        loss = cross_entropy(classes, offsets, float(temperature))
-        self._set(target, classes, loss, class_weight, feature_decay, weight_decay, float(label_smoothing))
+        loss = cross_entropy(classes, offsets, warmth.item())
+        (scale,) = durable(lambda given: (1 / given.reshape(()),), warmth)
+        self._set(target, classes, loss, scale, class_weight, feature_decay, weight_decay, float(label_smoothing))
+
+
+def _faster(scale: Tensor, factor: float, decays: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The scale of the linear loss, and the decays of the loss without it."""
+    whole = scale * factor
+    return whole, decays[0] / whole, decays[1] / whole
 
 
 def _check_offsets(offsets: Vector | str | None, targets: Targets) -> Tensor | None:
