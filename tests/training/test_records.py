@@ -130,3 +130,11 @@ def test_curves_are_drawn_of_whatever_was_recorded(records, tmp_path):
     drawn = {line.get_label(): list(line.get_ydata()) for axis in figure.axes for line in axis.lines}
     norms = [r["feature_norm"] for r in records if "feature_norm" in r]
     assert drawn.get("|h|", []) == norms
+
+
+def test_the_rounding_of_fixed_prototypes_is_not_magnified():
+    records = [{"epoch": k, "prototype_norm_ratio": 1 + 1e-8, "prototype_norm_min": 1 - 1e-8} for k in (1, 2)]
+    figure = draw_curves(records, "a run")
+    axis = next(axis for axis in figure.axes if axis.get_title(loc="left") == "prototype norms")
+    low, high = axis.get_ylim()
+    assert low < 0.9 < 1.1 < high

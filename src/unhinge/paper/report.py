@@ -115,9 +115,9 @@ def _figure(result: Result) -> str:
     size = recipe["scale"]
     return f"""<section class="figure" id="{result.id}">
 <div class="sheet">
-<h3>{result.id}</h3>
-<p class="small">{origin}; C = {size["num_classes"]}, N = {size["per_class"]}, p = {size["dim"]}
-unless its recipe says otherwise; seed {recipe["seed"]}. <code>{html.escape(recipe["command"])}</code></p>
+<h3>{html.escape(recipe["claim"])}</h3>
+<p class="small"><code>{result.id}</code>. {origin}; C = {size["num_classes"]}, N = {size["per_class"]},
+p = {size["dim"]} unless its recipe says otherwise; seed {recipe["seed"]}. <code>{html.escape(recipe["command"])}</code></p>
 {picture(result.folder / "figure.png", recipe["claim"] + ". " + recipe["footnote"])}
 </div>
 <table><thead><tr><th>what the figure says</th><th></th><th>the number</th></tr></thead><tbody>{checks}</tbody></table>

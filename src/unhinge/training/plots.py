@@ -47,6 +47,8 @@ def draw_curves(records: Sequence[JsonRecord], title: str) -> Figure:
             if len(lines) > 1 and axis.lines:
                 axis.margins(y=0.25)  # room for the legend, which would else lie on the curves
                 axis.legend(ncols=2)
+            if values and 0 < max(values) < (1 + 1e-6) * min(values):
+                axis.set_ylim(0.5 * min(values), 1.5 * max(values))  # what does not move, without its rounding
         head_line(figure, title)
     return figure
 
