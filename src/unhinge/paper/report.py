@@ -117,7 +117,8 @@ def _figure(result: Result) -> str:
 <div class="sheet">
 <h3>{html.escape(recipe["claim"])}</h3>
 <p class="small"><code>{result.id}</code>. {origin}; C = {size["num_classes"]}, N = {size["per_class"]},
-p = {size["dim"]} unless its recipe says otherwise; seed {recipe["seed"]}. <code>{html.escape(recipe["command"])}</code></p>
+p = {size["dim"]} unless its recipe says otherwise; seed {recipe["seed"]}.
+<code>{html.escape(recipe["command"])}</code></p>
 {picture(result.folder / "figure.png", recipe["claim"] + ". " + recipe["footnote"])}
 </div>
 <table><thead><tr><th>what the figure says</th><th></th><th>the number</th></tr></thead><tbody>{checks}</tbody></table>
