@@ -14,7 +14,7 @@ __all__ = ["using_ray"]
 OBJECT_STORE = 2**28  # bytes on this machine: what travels are summaries and records; what is larger goes to the disk
 # Ray gives its agent 15 seconds to start (github.com/ray-project/ray/issues/65983), which a busy machine may not have;
 # the second time its files are in the memory already.
-TRIALS = 5
+TRIALS = 3
 
 
 @contextmanager

@@ -14,9 +14,9 @@ pytest.importorskip("pyarrow", reason='pip install "unhinge[arrow]"')
 
 import pyarrow as pa
 
+from ray_sessions import ray_session
 from stream_makers import CLASSES, WIDTH, examples, table_of, write_parts
 from unhinge import summarize
-from unhinge.cluster import using_ray
 from unhinge.streams import (
     BadRows,
     summarize_batches,
@@ -121,17 +121,16 @@ def test_a_dataset_knows_its_classes(rows, datasets):
 
 
 @pytest.fixture(scope="module")
-def ray_session():
-    pytest.importorskip("ray", reason='pip install "unhinge[ray]"')
+def ray():
     pytest.importorskip("ray.data", reason='pip install "unhinge[ray]"')
-    with using_ray(2) as ray:
+    with ray_session(2) as ray:
         yield ray
 
 
 @pytest.mark.filterwarnings("ignore:`use_:DeprecationWarning")  # Ray warns of options that it sets itself
-def test_a_dataset_of_ray(rows, ray_session):
+def test_a_dataset_of_ray(rows, ray):
     def ask(some, bad):
-        dataset = ray_session.data.from_arrow(table_of(*some)).repartition(4)
+        dataset = ray.data.from_arrow(table_of(*some)).repartition(4)
         return summarize_ray(dataset, num_classes=CLASSES, bad=bad)
 
     assert_same(ask(rows, None), rows)

@@ -15,9 +15,9 @@ pytest.importorskip("pyarrow", reason='pip install "unhinge[arrow]"')
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ray_sessions import ray_session
 from stream_makers import CLASSES, WIDTH, examples, table_of, write_parts
 from unhinge import LayerPeeled, summarize
-from unhinge.cluster import using_ray
 from unhinge.metrics import neural_collapse
 from unhinge.streams import BadRows, engines, parquet, summarize_parquet
 from unhinge.streams.part import Part
@@ -145,7 +145,7 @@ def engine(request):
         yield request.param
         return
     pytest.importorskip(request.param, reason=f'pip install "unhinge[{request.param}]"')
-    with using_ray(2) if request.param == "ray" else nullcontext():  # one session for all tests: it takes seconds
+    with ray_session(2) if request.param == "ray" else nullcontext():  # one session for all tests: it takes seconds
         yield request.param
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -10,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from paper.studies import sweep_work
-from unhinge.cluster import using_ray
+from ray_sessions import ray_session
 from unhinge.paper.studies.sweep import Failure, sweep
-
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
 
 def tasks(folder: Path, count: int = 5) -> list[tuple[int, str]]:
@@ -57,12 +54,11 @@ def test_an_unknown_engine_names_those_there_are(tmp_path: Path):
         list(sweep(tasks(tmp_path), sweep_work.square, engine="slurm"))  # type: ignore[arg-type]
 
 
-@needs_ray
 def test_a_ray_cluster_does_the_same_and_replaces_a_lost_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     # Workers import the tests' module from here.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
-    with using_ray(2):
+    with ray_session(2):
         answers = {task[0]: answer for task, answer in sweep(tasks(tmp_path), sweep_work.die_once, engine="ray")}
         assert answers == {n: n * n for n in range(5)}
         assert (tmp_path / "died").exists()
