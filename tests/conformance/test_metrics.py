@@ -178,7 +178,7 @@ def test_a_number_that_is_none_is_an_error_that_says_so(name, value):
 
 
 @every_metric
-@pytest.mark.parametrize("value", [None, "cat", ["cat"], [0.5] * 24, object()], ids=str)
+@pytest.mark.parametrize("value", [None, "cat", ["cat"], [0.5] * 24, object()], ids=lambda value: type(value).__name__)
 def test_labels_that_are_none_are_an_error_that_names_them(name, value):
     if name == "ood_metrics" or name == "ood_scores":
         return  # they take no labels
