@@ -69,7 +69,8 @@ def tests(session: nox.Session) -> None:
 def lowest(session: nox.Session) -> None:
     """The core and the extras of numbers at the oldest versions that pyproject.toml allows, where wheels exist.
 
-    uv chooses them (pip has no such switch): the lowest of what we ask for by name, the newest of the rest.
+    uv chooses them (pip has no such switch): the lowest of what we ask for by name, the newest of the rest. The oldest
+    torch comes as the registry has it, gigabytes with CUDA on Linux.
     """
     session.install("uv", "pytest", "hypothesis", "mpmath")
     session.run("uv", "pip", "install", "--resolution", "lowest-direct", "-e", ".[scipy,plot,arrow]", external=True)
