@@ -37,7 +37,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"Figure|Axes"),  # matplotlib's, named for the type checker only
     (r"py:class", r"dict\[str"),  # Sphinx cuts the text "dict[str, Tensor]" of an annotation at its comma
     (r"py:.*", r"(torch|numpy|np|npt|matplotlib|sklearn|rich|flask|dash|collections|typing|pathlib|abc)(\..*)?"),
-    (r"py:.*", r"(datasets|ray|pyspark)\..*"),
+    (r"py:.*", r"(datasets|ray|pyspark|dask|pandas|pyarrow)\..*"),
 ]
 
 myst_enable_extensions = ["amsmath", "attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]

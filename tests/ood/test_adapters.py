@@ -157,7 +157,7 @@ def test_a_network_that_returns_more_than_logits_will_do(images):
 
     model = Both()
     actual = ScoreDetector(model, "norm", head="fc")(images)
-    assert torch.equal(actual, -model.body(images).norm(dim=1))
+    torch.testing.assert_close(actual, -model.body(images).norm(dim=1))
     assert torch.equal(actual, -ScorePostprocessor(score="norm", head="fc").postprocess(model, images)[1])
 
 

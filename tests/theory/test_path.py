@@ -46,7 +46,7 @@ QUESTIONS = [name for name in vars(Path) if not name.startswith("_")]
 def test_every_path_answers_every_question_of_the_protocol(make):
     """mypy compares the signatures (tests/theory/test_types.py); here they are asked, with a tensor of times."""
     path, times = make(), torch.tensor([[0, 3], [5, 70]])
-    assert len(QUESTIONS) == 17
+    assert len(QUESTIONS) == 18
     for question in QUESTIONS:
         asked = getattr(path, question)
         if question in ("discrete", "labels"):
@@ -58,6 +58,8 @@ def test_every_path_answers_every_question_of_the_protocol(make):
             asked()
         elif question == "time_to":
             assert asked([0.5, 0.1]).shape == (2,)
+        elif question == "learned":
+            assert asked(0.5).shape == (int(path.labels.max()) + 1,)
         else:
             answer = asked(times)
             shapes = {

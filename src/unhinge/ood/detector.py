@@ -36,7 +36,7 @@ class ScoreDetector(BorrowedBases):
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).eval()
         >>> x = torch.randn(5, 4)
-        >>> torch.equal(ScoreDetector(model, "norm")(x), -model[:2](x).norm(dim=1))
+        >>> torch.allclose(ScoreDetector(model, "norm")(x), -model[:2](x).norm(dim=1))
         True
         >>> loader = [(torch.randn(20, 4), torch.arange(20) % 2)]
         >>> ScoreDetector(model, "fdbd").fit(loader)(x).shape
