@@ -36,7 +36,7 @@ assert math.isfinite(LayerPeeled.from_summary(summary).flow(summary, weight).los
 assert minibatch_moments
 
 model = build_model("resnet20", 4, width=4).double()
-replace_head(model, ETFHead)
+replace_head(model, ETFHead, remove_last_relu=True)
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), ETFHead(8, 4)).double()
 monitor = Monitor(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -112,6 +112,7 @@ def test_a_linear_by_itself_becomes_the_head():
     assert (head.in_features, head.out_features) == (6, 4)
 
 
+@pytest.mark.filterwarnings("ignore:the features come out of a ReLU")  # it is about where the head is
 def test_the_order_of_registration_does_not_matter_where_the_pass_can_be_traced():
     model = ResNet().eval()
     replace_head(model, ETFHead)
