@@ -12,7 +12,7 @@ import torch
 from unhinge.data import ImageSet
 from unhinge.metrics import ood_metrics
 from unhinge.ood import CollapseDetector
-from unhinge.training import Material, Recipe, evaluate, fit
+from unhinge.training import Material, Recipe, evaluate, evaluation, fit
 from unhinge.training.checkpoint import CheckpointError, read_tensors, write_tensors
 from unhinge.training.evaluation import load_network
 
@@ -163,6 +163,12 @@ def test_how_well_it_knows_its_own_images_is_told_by_class(trained, few):
     for c in range(10):
         for d in range(10):
             assert numbers["confusion"][c][d] == int(((few.test.labels == c) & (said == d)).sum())
+
+
+def test_of_too_many_classes_no_confusion_is_recorded(trained, few, monkeypatch):
+    """A table with a number for each pair of 2,231 classes was a file of 15 MB."""
+    monkeypatch.setattr(evaluation, "MOST_CONFUSED", 9)
+    assert evaluate(trained.folder, material=few).numbers["confusion"] is None
 
 
 def test_the_logits_of_the_test_images_lie_beside_the_run(trained, few):
