@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -129,6 +130,20 @@ def test_a_schedule_is_the_steps_one_by_one(name):
     actual = answers(solved, torch.tensor([12, 50]))
     for row in actual:  # the rate is 0 from step 12 on
         assert_close(row, expected.rule.answers(now), eps=64)
+
+
+@pytest.mark.parametrize("labels", IMBALANCED.values(), ids=IMBALANCED)
+@pytest.mark.parametrize("lr", [(0.7, 0.3), cosine(0.5, total=90)], ids=["constant", "cosine"])
+def test_numpy_without_a_gradient_is_torch_with_one(labels, lr):
+    """Both follow the same formulas, so they agree to the last digits."""
+    sgd = make(labels, 2, False)
+    steps = torch.tensor([[0, 1], [70, 200]])
+    plain = answers(solve(sgd, lr=lr), steps)
+    start = sgd.weight.clone().requires_grad_()
+    with_gradient = answers(solve(replace(sgd, weight=start), lr=lr), steps)
+    assert with_gradient.requires_grad
+    assert not plain.requires_grad
+    assert_close(plain, with_gradient.detach(), eps=4)
 
 
 def test_seven_numbers_are_the_class_pairs_averaged():

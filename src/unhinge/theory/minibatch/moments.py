@@ -15,7 +15,7 @@ act on every feature and prototype at every step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -298,18 +298,23 @@ class MinibatchMoments:
     def _solve_class_pairs(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         flat = steps.reshape(-1).tolist()
         log, values = torch.zeros(len(flat), dtype=torch.float64), [torch.zeros(5, dtype=torch.float64)] * len(flat)
-        now, scale, done = self.start, 0.0, 0
-        rates = torch.zeros(0)
-        for place in sorted(range(len(flat)), key=flat.__getitem__):
-            while done < flat[place]:
-                if done % RATES_AT_ONCE == 0:
-                    rates = self._rates(done, done + RATES_AT_ONCE)
-                now = self.rule.step(now, *rates[done % RATES_AT_ONCE].unbind())
-                done += 1
-                if done % 64 == 0:  # a factor of 1e4 at every step would still fit float64
-                    size = now.size()
-                    now, scale = now.divided(size), scale + math.log(size)
-            log[place], values[place] = scale, self.rule.answers(now)
+        rule, now, scale, done = self.rule, self.start, 0.0, 0
+        plain = not self._carries_gradients
+        if plain:
+            rule, now = rule.plain(), now.plain()
+        rates: Sequence[Iterable[Tensor | float]] = []
+        with np.errstate(all="ignore"):  # as silent as torch where a step overflows
+            for place in sorted(range(len(flat)), key=flat.__getitem__):
+                while done < flat[place]:
+                    if done % RATES_AT_ONCE == 0:
+                        ahead = self._rates(done, done + RATES_AT_ONCE)
+                        rates = ahead.tolist() if plain else ahead.unbind()
+                    now = rule.step(now, *rates[done % RATES_AT_ONCE])
+                    done += 1
+                    if done % 64 == 0:  # a factor of 1e4 at every step would still fit float64
+                        size = now.size()
+                        now, scale = now.divided(size), scale + math.log(size)
+                log[place], values[place] = scale, torch.as_tensor(rule.answers(now))
         shape = steps.shape
         return log.reshape(shape), (torch.stack(values) if values else torch.zeros(0, 5)).reshape(*shape, 5).double()
 

@@ -5,8 +5,11 @@ The mean over the batch of a product of two pulls needs only how often two examp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,22 +17,30 @@ from unhinge.theory.targets import HardTargets, class_sums
 
 __all__ = ["Moments", "Rule", "batch_draws", "class_pairs"]
 
+# A tensor; or a numpy array or a number where no gradient is asked. A step is some sixty operations on small matrices,
+# and each costs torch several times what it costs numpy. Both follow the same formulas.
+Array: TypeAlias = Any
+
 
 @dataclass(frozen=True)
 class Moments:
     """Second moments as classes and pairs of classes see them, float64 on the CPU."""
 
-    within: Tensor  # (C,), V: mean squared deviation from the class mean
-    means: Tensor  # (C, C), R
-    mixed: Tensor  # (C, C), G
-    prototypes: Tensor  # (C, C), K
+    within: Array  # (C,), V: mean squared deviation from the class mean
+    means: Array  # (C, C), R
+    mixed: Array  # (C, C), G
+    prototypes: Array  # (C, C), K
+
+    def plain(self) -> Moments:
+        """The same in numpy, without gradients."""
+        return self._each(lambda part: part.detach().numpy())
 
     def size(self) -> float:
         """A positive size; the diagonals bound everything else."""
         return (self.within.sum() + self.means.trace() + self.prototypes.trace()).item() or 1.0
 
     def divided(self, size: float) -> Moments:
-        return Moments(self.within / size, self.means / size, self.mixed / size, self.prototypes / size)
+        return self._each(lambda part: part / size)
 
     def flatten(self) -> Tensor:
         return torch.cat([part.reshape(-1) for part in (self.within, self.means, self.mixed, self.prototypes)])
@@ -38,44 +49,53 @@ class Moments:
     def unflatten(flat: Tensor, classes: int) -> Moments:
         return Moments(flat[:classes], *flat[classes:].reshape(3, classes, classes))
 
+    def _each(self, change: Callable[[Array], Array]) -> Moments:
+        return Moments(change(self.within), change(self.means), change(self.mixed), change(self.prototypes))
+
 
 @dataclass(frozen=True)
 class Rule:
     """One step of SGD on the class-pair moments, linear in them  [eq: sgd-moments]."""
 
-    counts: Tensor  # (C,) float64
-    spread: Tensor  # (), 1 + gamma: the target matrix E on differences of classes
-    common: Tensor  # (), 1 + gamma - gamma C: on their mean, exactly 0 at gamma = 1/(C-1)
+    counts: Array  # (C,) float64
+    spread: Array  # (), 1 + gamma: the target matrix E on differences of classes
+    common: Array  # (), 1 + gamma - gamma C: on their mean, exactly 0 at gamma = 1/(C-1)
     draws: tuple[float, float]  # n^2/B^2 times E[chi_i chi_j] and times E[chi_i^2] - E[chi_i chi_j]
-    feature_decay: Tensor  # ()
-    weight_decay: Tensor  # ()
+    feature_decay: Array  # ()
+    weight_decay: Array  # ()
 
-    def towards(self, rows: Tensor) -> Tensor:
+    def plain(self) -> Rule:
+        """The same in numpy, without gradients."""
+        numbers = {name: getattr(self, name).item() for name in ("spread", "common", "feature_decay", "weight_decay")}
+        return replace(self, counts=self.counts.numpy(), **numbers)
+
+    def towards(self, rows: Array) -> Array:
         r""":math:`E X`, :math:`E = (1+\gamma) I - \gamma\mathbf 1\mathbf 1^\top`."""
         mean = rows.sum(0) / len(rows)
         return self.spread * (rows - mean) + self.common * mean
 
-    def step(self, now: Moments, lr_features: Tensor | float, lr_weight: Tensor | float) -> Moments:
+    def step(self, now: Moments, lr_features: Array, lr_weight: Array) -> Moments:
         counts, n = self.counts, self.counts.sum()
+        library: Any = torch if isinstance(counts, Tensor) else np
         pair, extra = self.draws
         a1, a2 = 1 - lr_features * self.feature_decay, 1 - lr_weight * self.weight_decay
         e1, e2 = lr_features / n, lr_weight / n
         near = self.towards(now.prototypes)  # E K
-        pulls = self.towards(near.mT)  # E K E
-        mixed = self.towards(now.mixed.mT).mT  # G E
+        pulls = self.towards(near.T)  # E K E
+        mixed = self.towards(now.mixed.T).T  # G E
         strength = pulls.diagonal()
         within = a1**2 * now.within + e1**2 * extra * (1 - 1 / counts) * strength
-        means = a1**2 * now.means + a1 * e1 * (mixed + mixed.mT)
-        means = means + e1**2 * (pair * pulls + torch.diag(extra / counts * strength))
-        weighted = self.towards(counts[:, None] * now.means).mT  # R N E
-        crossed = self.towards(counts[:, None] * mixed).mT  # (E G^T) N E
-        own = self.towards(torch.diag(extra * mixed.diagonal())).mT
+        means = a1**2 * now.means + a1 * e1 * (mixed + mixed.T)
+        means = means + e1**2 * (pair * pulls + library.diag(extra / counts * strength))
+        weighted = self.towards(counts[:, None] * now.means).T  # R N E
+        crossed = self.towards(counts[:, None] * mixed).T  # (E G^T) N E
+        own = self.towards(library.diag(extra * mixed.diagonal())).T
         both = a1 * a2 * now.mixed + a1 * e2 * weighted + a2 * e1 * near + e1 * e2 * (pair * crossed + own)
         drift = self.towards(counts[:, None] * now.mixed)  # E N G
         lengths = now.within + now.means.diagonal()
-        square = pair * counts[:, None] * now.means * counts + torch.diag(extra * counts * lengths)
-        prototypes = a2**2 * now.prototypes + a2 * e2 * (drift + drift.mT)
-        prototypes = prototypes + e2**2 * self.towards(self.towards(square).mT)
+        square = pair * counts[:, None] * now.means * counts + library.diag(extra * counts * lengths)
+        prototypes = a2**2 * now.prototypes + a2 * e2 * (drift + drift.T)
+        prototypes = prototypes + e2**2 * self.towards(self.towards(square).T)
         return Moments(within, means, both, prototypes)
 
     def seven(self, rates: Tensor) -> Tensor:
@@ -115,14 +135,15 @@ class Rule:
             matrix[:, 0, 5 + other] += e1**2 * extra * (1 - 1 / per_class) * share * scale**2
         return matrix
 
-    def answers(self, now: Moments) -> Tensor:
+    def answers(self, now: Moments) -> Array:
         """Loss, squared norms of features and prototypes, scatter within and between classes, (5,)."""
         shares = self.counts / self.counts.sum()
         lengths = now.within + now.means.diagonal()
         overall = shares @ now.means @ shares
-        return torch.stack(
+        library: Any = torch if isinstance(self.counts, Tensor) else np
+        return library.stack(
             [
-                -(shares * self.towards(now.mixed.mT).diagonal()).sum(),
+                -(shares * self.towards(now.mixed.T).diagonal()).sum(),
                 (self.counts * lengths).sum(),
                 now.prototypes.trace(),
                 (shares * now.within).sum(),
