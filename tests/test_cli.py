@@ -287,6 +287,16 @@ def test_help_wraps_where_the_terminal_ends(command: str, columns: int):
             assert len(line.rstrip()) + 1 + len(after.split()[0]) > columns - 3, (line, after)
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("command", ["list", "reproduce", "verify", "train", "predict", "explore", "data", "evaluate"])
+def test_help_shows_examples_a_line_each_and_no_type_after_a_flag(command: str, columns: int):
+    result = CliRunner().invoke(app, [command, "--help"], terminal_width=columns, env={"COLUMNS": str(columns)})
+    assert "bool" not in result.stdout
+    examples = result.stdout[result.stdout.index("Examples:") :].splitlines()[1:]
+    assert [line for line in examples if line.count("unhinge ") > 1 or "[" in line] == []
+    assert sum(f"unhinge {command}" in line for line in examples) >= 2
+
+
 def test_the_summary_counts_in_english():
     result = CliRunner().invoke(app, ["verify", "corollary-1", "--markdown"])
     assert result.stdout.strip().endswith("7 claims: 4 hold, 3 corrected")

@@ -114,10 +114,23 @@ def _without_boxes(command: Any) -> None:
     command.rich_markup_mode = None
     for part in ("help", "epilog"):
         setattr(command, part, re.sub(r"\[/?[a-z]*\]", "", getattr(command, part) or ""))
+    command.epilog = f"\b\n{command.epilog}"  # keeps its lines
+
+
+def _without_type(parameters: list[Any]) -> list[Any]:
+    """The parameters; those that take no value say so, where Typer would print `<bool>` after `--json`."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
 
 
 class Commands(TyperGroup):
     """The commands, with values to complete beside their options; without a value of ours, the shell offers files."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options of the program itself."""
+        return _without_type(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name."""
@@ -126,7 +139,7 @@ class Commands(TyperGroup):
             command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", cleandoc(command.help))
         if command is not None and get_terminal_size().columns < NARROW:
             _without_boxes(command)
-        for parameter in command.params if command is not None else ():
+        for parameter in _without_type(command.get_params(ctx)) if command is not None else ():
             if (cmd_name, parameter.name) in VALUES:
                 parameter.shell_complete = partial(_complete, cmd_name, parameter.name)  # type: ignore[assignment, method-assign]
         return command

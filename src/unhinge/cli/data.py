@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unhinge.cli.output import refuse
+from unhinge.cli.output import examples, refuse
 from unhinge.results.json import as_json
 
 __all__ = ["add_to"]
@@ -17,8 +17,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the command."""
     app.command(
         "data",
-        epilog="Examples:  [bold]unhinge data[/]  ·  [bold]unhinge data cifar10 --data-root ~/data[/]  ·  "
-        "[bold]unhinge data --json[/]",
+        epilog=examples("unhinge data", "unhinge data cifar10 --data-root ~/data", "unhinge data --json"),
     )(show)
 
 

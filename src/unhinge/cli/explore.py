@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unhinge.cli.output import refuse
+from unhinge.cli.output import examples, refuse
 from unhinge.extras import MissingExtra, needed_for
 
 __all__ = ["add_to"]
@@ -17,8 +17,12 @@ __all__ = ["add_to"]
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
     app.command(
-        epilog="Examples:  [bold]unhinge explore[/]  ·  [bold]unhinge explore --port 9000 --no-browser[/]  ·  "
-        "[bold]unhinge explore --results results/quick[/]  ·  [bold]unhinge explore --export collapse.html[/]"
+        epilog=examples(
+            "unhinge explore",
+            "unhinge explore --port 9000 --no-browser",
+            "unhinge explore --results results/quick",
+            "unhinge explore --export collapse.html",
+        )
     )(explore)
 
 

@@ -10,7 +10,12 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["progress_bar", "refuse", "writable"]
+__all__ = ["examples", "progress_bar", "refuse", "writable"]
+
+
+def examples(*commands: str) -> str:
+    """The end of a help text: one command a line, so that it can be copied."""
+    return "\n".join(["Examples:", *(f"  [bold]{command}[/]" for command in commands)])
 
 
 def refuse(message: str) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from unhinge.cli.output import progress_bar, refuse, writable
+from unhinge.cli.output import examples, progress_bar, refuse, writable
 from unhinge.results.json import as_json
 
 if TYPE_CHECKING:
@@ -20,9 +20,11 @@ __all__ = ["add_to"]
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
     app.command(
-        epilog="Examples:  [bold]unhinge predict features.npz[/]  ·  "
-        "[bold]unhinge predict features.npz --weight-decay 5e-4 --feature-decay 1e-5 --out prediction[/]  ·  "
-        "[bold]unhinge predict features.safetensors --json[/]"
+        epilog=examples(
+            "unhinge predict features.npz",
+            "unhinge predict features.npz --weight-decay 5e-4 --feature-decay 1e-5 --out prediction",
+            "unhinge predict features.safetensors --json",
+        )
     )(predict)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from unhinge.cli.output import progress_bar, refuse, writable
+from unhinge.cli.output import examples, progress_bar, refuse, writable
 from unhinge.results.json import JsonRecord, as_json
 
 if TYPE_CHECKING:
@@ -24,10 +24,13 @@ __all__ = ["add_to"]
 
 def add_to(app: typer.Typer) -> None:
     """Register both commands."""
-    app.command("list", epilog="Example:  [bold]unhinge list[/]  ·  [bold]unhinge list --json[/]")(show_list)
+    app.command("list", epilog=examples("unhinge list", "unhinge list --json"))(show_list)
     app.command(
-        epilog='Examples:  [bold]unhinge reproduce[/]  ·  [bold]unhinge reproduce "Figure 15" --scale paper[/]  ·  '
-        "[bold]unhinge reproduce regularized-gamma --seeds 3 --out figures[/]"
+        epilog=examples(
+            "unhinge reproduce",
+            'unhinge reproduce "Figure 15" --scale paper',
+            "unhinge reproduce regularized-gamma --seeds 3 --out figures",
+        )
     )(reproduce)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unhinge.cli.output import refuse, writable
+from unhinge.cli.output import examples, refuse, writable
 from unhinge.results.json import JsonRecord, as_json, plain
 
 if TYPE_CHECKING:
@@ -25,12 +25,13 @@ DATA, MODEL, LOSS, RUN = "What is learned", "The network", "The objective", "The
 def add_to(app: typer.Typer) -> None:
     """Register both commands."""
     app.command(
-        epilog="Examples:  [bold]unhinge train[/]  ·  [bold]unhinge train --loss unhinged --head pal --radius 10[/]  "
-        "·  [bold]unhinge train --recipe cifar10-lt100/pal --scale small --data-root data --out runs/pal[/]"
+        epilog=examples(
+            "unhinge train",
+            "unhinge train --loss unhinged --head pal --radius 10",
+            "unhinge train --recipe cifar10-lt100/pal --scale small --data-root data --out runs/pal",
+        )
     )(train)
-    app.command(
-        epilog="Examples:  [bold]unhinge evaluate runs/pal[/]  ·  [bold]unhinge evaluate runs/pal --ood svhn --json[/]"
-    )(evaluate)
+    app.command(epilog=examples("unhinge evaluate runs/pal", "unhinge evaluate runs/pal --ood svhn --json"))(evaluate)
 
 
 def train(
@@ -435,7 +436,7 @@ def evaluate(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FOLDER...",
+            metavar="FOLDER",
             help="What `unhinge train --out` wrote; with --ood also several of them, or records of studies, for a "
             "table of which score suits which loss.",
         ),

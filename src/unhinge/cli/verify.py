@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unhinge.cli.output import progress_bar, refuse, writable
+from unhinge.cli.output import examples, progress_bar, refuse, writable
 
 __all__ = ["add_to"]
 
@@ -15,8 +15,12 @@ __all__ = ["add_to"]
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
     app.command(
-        epilog="Examples:  [bold]unhinge verify[/]  ·  [bold]unhinge verify thm2[/]  ·  "
-        "[bold]unhinge verify erratum-19 --json[/]  ·  [bold]unhinge verify thm2 --out report[/]"
+        epilog=examples(
+            "unhinge verify",
+            "unhinge verify thm2",
+            "unhinge verify erratum-19 --json",
+            "unhinge verify thm2 --out report",
+        )
     )(verify)
 
 
