@@ -378,6 +378,7 @@ def test_a_state_that_has_collapsed_already_is_said_to_have():
         ({"features": np.ones((2, 2))}, [], "no labels"),
         ({"features": np.zeros((2, 2)), "labels": np.array([0, 1])}, [], "start is zero"),
         (arrays([3, 3]), ["--distance", "5"], "distance"),
+        (arrays([3, 3]), ["--engine", "dask"], "--engine is for Parquet"),
         (arrays([3, 3]), ["--out", "/dev/null/results"], "Nothing was computed"),
     ],
 )

@@ -113,6 +113,34 @@ def test_a_dry_run_prints_the_recipe_and_its_cost_and_writes_nothing(tmp_path, m
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_needs_no_data(tmp_path):
+    wanted = (
+        "train",
+        "--data",
+        "cifar10",
+        "--model",
+        "resnet8",
+        "--epochs",
+        "2",
+        "--batch",
+        "100",
+        "--data-root",
+        tmp_path,
+    )
+    code, stdout, stderr = run(*wanted, "--imbalance", "exp:100", "--dry-run", "--json")
+    assert code == 0
+    plan = json.loads(stdout)["plan"]
+    assert not plan["data_found"]
+    assert plan["train_images"] == 12_406  # the usual size of CIFAR-10 at 100 : 1
+    code, stdout, stderr = run(*wanted, "--dry-run")
+    assert code == 0
+    assert "50,000 images, 1,000 steps" in stdout
+    assert "unhinge data cifar10" in stderr
+    code, _, stderr = run("train", "--data", "imagenet100", "--data-root", tmp_path, "--dry-run")
+    assert code == 2
+    assert "ImageNet" in stderr
+
+
 def test_a_run_that_blows_up_leaves_with_1_and_all_its_records(tmp_path):
     code, stdout, stderr = run(
         "train", "--loss", "unhinged", "--width", "4", "--lr", "1e12", "--epochs", "3", "--out", tmp_path, "--json"
@@ -165,11 +193,10 @@ def test_another_loss_that_blows_up_is_not_given_the_advice_for_the_raw_one(tmp_
         (["--lr", "nan"], "lr must be a number"),
         (["--radius", "5"], "give feature_penalty"),
         (["--data", "cifar"], "did you mean cifar10"),
-        (["--data", "cifar10", "--data-root", "/nowhere"], "name the folder with --data-root"),
         (["--data", "folder:/nowhere"], "/nowhere"),
         (["--model", "resnet19"], "did you mean resnet18"),
         (["--head", "pal", "--loss", "unhinged", "--width", "1"], "head pal on 4 features"),
-        (["--shrink", "3"], "factor must divide"),
+        (["--shrink", "3"], "factor to shrink by must divide"),
         (["--imbalance", "exp:100000"], "without images"),
         (["--recipe", "cifar10/pall"], "The nearest: pal"),
         (["--recipe", "missing.json"], "cannot read the recipe missing.json"),
@@ -188,6 +215,13 @@ def test_a_wrong_argument_leaves_with_2_and_the_reason(tmp_path, monkeypatch, ar
     assert stdout == ""
     assert told in " ".join(stderr.split())
     assert "Traceback" not in stderr
+
+
+def test_missing_data_leave_with_2_and_say_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, stdout, stderr = run("train", "--data", "cifar10", "--data-root", "/nowhere")
+    assert (code, stdout) == (2, "")
+    assert "name the folder with --data-root" in " ".join(stderr.split())
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"epoch": 3}', '{"lr": []}', "[1]"])

@@ -141,5 +141,5 @@ class Commands(TyperGroup):
             _without_boxes(command)
         for parameter in _without_type(command.get_params(ctx)) if command is not None else ():
             if (cmd_name, parameter.name) in VALUES:
-                parameter.shell_complete = partial(_complete, cmd_name, parameter.name)  # type: ignore[assignment, method-assign]
+                parameter.shell_complete = partial(_complete, cmd_name, parameter.name)
         return command

@@ -75,6 +75,8 @@ def predict(
     from unhinge.prediction import recommend
     from unhinge.prediction.parquet import is_parquet
 
+    if not is_parquet(file):
+        _refuse_parquet_options(file, features=features, label=label, classes=classes, engine=engine, workers=workers)
     folder = None if out is None else writable(out)
     try:
         prediction = ask(
@@ -100,6 +102,14 @@ def predict(
     _print(prediction, advice)
     if page is not None:
         typer.echo(f"Report: {page}  ·  figure: {page.parent}/prediction.png, .pdf  ·  numbers: prediction.json")
+
+
+def _refuse_parquet_options(file: str, **given: object) -> None:
+    """Refuse what would have no effect on a file of another kind."""
+    usual = {"features": "features", "label": "label", "classes": None, "engine": "local", "workers": 1}
+    for name, value in given.items():
+        if value != usual[name]:
+            refuse(f"--{name} is for Parquet, but {file} is none. Leave --{name} out.")
 
 
 def _read_parquet(

@@ -430,6 +430,12 @@ def _print_plan(chosen: Recipe, data_root: Path | None, json: bool) -> None:
         return
     typer.echo(chosen.to_json())
     typer.echo(str(plan))
+    if not plan.data_found:
+        typer.echo(
+            f"unhinge: {chosen.data} is not here, so these numbers are for its published size. "
+            f"`unhinge data {chosen.data}` says where its files go.",
+            err=True,
+        )
 
 
 def evaluate(

@@ -6,12 +6,13 @@ from unhinge.data.errors import DataError, DataWarning, MissingFile
 from unhinge.data.images import ImageSet, Splits, channel_statistics, conform, shrink
 from unhinge.data.imbalance import Imbalance, Subsample, imbalanced
 from unhinge.data.label_noise import with_label_noise
-from unhinge.data.load import NAMES, load
+from unhinge.data.load import NAMES, blank, load
 from unhinge.data.stratify import stratified_split
 
 __all__ = [
     "NAMES",
     "load",
+    "blank",
     "ImageSet",
     "Splits",
     "DataError",

@@ -156,7 +156,7 @@ def shrink(images: ImageSet, factor: int) -> ImageSet:
     """
     height, width = images.images.shape[2:]
     if factor < 1 or height % factor or width % factor:
-        raise ValueError(f"factor must divide the image's {height} by {width} pixels, got {factor}.")
+        raise ValueError(f"the factor to shrink by must divide the image's {height} by {width} pixels, got {factor}.")
     parts = [F.avg_pool2d(part.float(), factor).round_().to(torch.uint8) for part in images.images.split(4096)]
     return replace(images, images=torch.cat(parts) if parts else images.images[:, :, ::factor, ::factor])
 

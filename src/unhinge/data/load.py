@@ -9,17 +9,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from unhinge.data.cifar import cifar10, cifar100
 from unhinge.data.digits import digits
 from unhinge.data.errors import Checksum, check_policy
 from unhinge.data.folder import image_folder, imagenet100
 from unhinge.data.glyphs import glyphs
 from unhinge.data.idx import fashion_mnist, kmnist, mnist
-from unhinge.data.images import Splits
+from unhinge.data.images import ImageSet, Splits
 from unhinge.data.patches import patches
 from unhinge.data.svhn import svhn
 
-__all__ = ["NAMES", "load"]
+__all__ = ["NAMES", "blank", "load"]
 
 _FILES: dict[str, Callable[..., Splits]] = {
     "cifar10": cifar10,
@@ -29,6 +31,16 @@ _FILES: dict[str, Callable[..., Splits]] = {
     "mnist": mnist,
     "kmnist": kmnist,
     "fashion-mnist": fashion_mnist,
+}
+# Images to train on and to test on, channels, side and classes, as published.
+_SIZES = {
+    "cifar10": (50_000, 10_000, 3, 32, 10),
+    "cifar100": (50_000, 10_000, 3, 32, 100),
+    "cifar100-coarse": (50_000, 10_000, 3, 32, 20),
+    "svhn": (73_257, 26_032, 3, 32, 10),
+    "mnist": (60_000, 10_000, 1, 28, 10),
+    "kmnist": (60_000, 10_000, 1, 28, 10),
+    "fashion-mnist": (60_000, 10_000, 1, 28, 10),
 }
 NAMES = ("digits", "patches", "glyphs", *_FILES, "imagenet100", "folder:PATH")
 
@@ -92,3 +104,25 @@ def load(
         read = partial(read, image_size=image_size)
     splits = read(train=train)
     return splits if train else replace(splits, absent="They were left unread: pass train=True.")
+
+
+def blank(name: str) -> Splits | None:
+    """Black images in the published number and size, classes of equal size; None where no number is published.
+
+    They serve to plan a run whose files are not here.
+
+    Example:
+        >>> splits = blank("cifar10")
+        >>> tuple(splits.training.images.shape), len(splits.test), splits.num_classes
+        ((50000, 3, 32, 32), 10000, 10)
+    """
+    if name not in _SIZES:
+        return None
+    train, test, channels, side, num_classes = _SIZES[name]
+    names = tuple(str(c) for c in range(num_classes))
+
+    def images(count: int) -> ImageSet:
+        pixels = torch.zeros(count, channels, side, side, dtype=torch.uint8)
+        return ImageSet(pixels, torch.arange(count) % num_classes, names, (0.0,) * channels, (1.0,) * channels)
+
+    return Splits(name, images(train), images(test))

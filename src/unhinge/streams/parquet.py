@@ -167,7 +167,10 @@ def _files_of(path: str | Path | Sequence[str | Path]) -> tuple[list[str], pyarr
         try:
             dataset = ds.dataset(str(place), format="parquet")
         except (pa.ArrowInvalid, OSError, TypeError) as error:
-            raise ValueError(f"no Parquet files can be read from {place}: {' '.join(str(error).split())}") from None
+            raise ValueError(
+                f"{place} cannot be read as Parquet. Name a Parquet file, or a folder that holds nothing else. "
+                f"Arrow says: {' '.join(str(error).split())}"
+            ) from None
         if system is not None and not system.equals(dataset.filesystem):
             raise ValueError("all paths must be on one file system; sum up the others by themselves, and add: a + b.")
         system = dataset.filesystem

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unhinge.data import ImageSet, augment_for, batches, imbalanced, load, num_batches, shrink, with_label_noise
+from unhinge.data import ImageSet, Splits, augment_for, batches, imbalanced, load, num_batches, shrink, with_label_noise
 from unhinge.data.glyphs import font_faces
 from unhinge.nn.precision import widened
 from unhinge.results.json import JsonRecord, plain
@@ -69,9 +69,10 @@ class Material:
     kept: Tensor | None  # (n,) int64, where the recipe thins out classes
 
 
-def material_of(recipe: Recipe, data_root: str | Path | None = None) -> Material:
-    """Load, shrink, thin out and mislabel, in that order."""
-    splits = load(recipe.data, data_root, fonts=recipe.fonts or None, characters=recipe.characters)
+def material_of(recipe: Recipe, data_root: str | Path | None = None, splits: Splits | None = None) -> Material:
+    """Load (or take `splits` instead), shrink, thin out and mislabel, in that order."""
+    if splits is None:
+        splits = load(recipe.data, data_root, fonts=recipe.fonts or None, characters=recipe.characters)
     train, test, kept = splits.training, splits.test, None
     if recipe.shrink > 1:
         train, test = shrink(train, recipe.shrink), shrink(test, recipe.shrink)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from unhinge.data import batches, num_batches
+from unhinge.data import MissingFile, batches, blank, num_batches
 from unhinge.nn.backbones import count_flops, count_parameters
 from unhinge.training.loop import material_of
 from unhinge.training.network import ManyClassAdapter, network_of, prototypes_of
@@ -28,6 +28,7 @@ class Plan:
     flops_per_image: int  # of a forward pass
     flops: float  # of the whole run, backward counted as two forward passes
     seconds: float  # estimated, on this device
+    data_found: bool = True  # else the numbers are those of the published sizes, with classes of equal size
 
     def __str__(self) -> str:
         minutes = self.seconds / 60
@@ -48,8 +49,14 @@ class Plan:
 def plan_of(
     recipe: Recipe, data_root: str | Path | None = None, timed: int = 3, device: torch.device | str = "cpu"
 ) -> Plan:
-    """Count, and time a few steps on `device`."""
-    material = material_of(recipe, data_root)
+    """Count, and time a few steps on `device`; where the data set is missing, on black images of its size."""
+    data_found = True
+    try:
+        material = material_of(recipe, data_root)
+    except MissingFile:
+        if (splits := blank(recipe.data)) is None:
+            raise
+        material, data_found = material_of(recipe, splits=splits), False
     network = network_of(recipe, material.train)
     flops = count_flops(network, (1, *material.train.images.shape[1:]))
     objective = objective_of(recipe, material.train.counts)
@@ -82,4 +89,5 @@ def plan_of(
         flops_per_image=flops,
         flops=3.0 * flops * images,
         seconds=min(taken) * (steps + evaluation),
+        data_found=data_found,
     )

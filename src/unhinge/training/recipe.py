@@ -139,7 +139,7 @@ class Recipe:
         if self.label_smoothing and self.loss not in ("ce", "unhinged"):
             raise RecipeError(f"label_smoothing is for losses ce and unhinged, but the loss is {self.loss}.")
         if self.warmup >= self.epochs:
-            raise RecipeError(f"warmup must be shorter than the {self.epochs} epochs, got {self.warmup}.")
+            raise RecipeError(f"warmup must be shorter than the run (epochs={self.epochs}), got {self.warmup}.")
 
     @property
     def fixed_prototypes(self) -> bool:
