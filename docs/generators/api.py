@@ -12,7 +12,7 @@ import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
+from types import ModuleType, UnionType
 from typing import Any
 
 import unhinge
@@ -94,6 +94,8 @@ def resolve(name: str) -> Any:
 
 def first_sentence(thing: Any) -> str:
     """The first paragraph of the docstring as Markdown, formulas included."""
+    if isinstance(thing, UnionType):
+        return "Either of " + " and ".join(f"`{one.__name__}`" for one in thing.__args__) + "."
     text = "" if _kind(thing) == "data" else inspect.getdoc(thing) or ""
     return as_markdown(text.split("\n\n")[0])
 

@@ -106,8 +106,8 @@ def _sources(module: str) -> list[str]:
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("autodoc-process-docstring", link_formulas)
     app.connect("autodoc-process-docstring", draw_tables)
     app.connect("autodoc-process-docstring", whole_sentence, priority=600)  # after napoleon
+    app.connect("autodoc-process-docstring", link_formulas, priority=700)  # in the sentences that are whole again
     app.connect("autodoc-skip-member", skip_foreign)
     app.connect("missing-reference", link_names)

@@ -20,7 +20,7 @@ from unhinge.paper.claims.errata import ERRATA, Erratum
 
 __all__ = ["generate"]
 
-SEVERITY = {"A": "false or undefined", "B": "a formula one would copy", "C": "a slip"}
+SEVERITY = {"A": "a false or undefined statement", "B": "a wrong formula that a reader may copy", "C": "a slip"}
 NOT_RUN = "not run in this build"
 
 
@@ -54,11 +54,13 @@ def _errata(records: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Errata",
         "",
-        f"What is wrong in the paper as printed, what is right, and the evidence: {len(ERRATA)} entries. "
-        "The verdicts were computed with the code this page was built from; `unhinge verify erratum-N` computes one "
-        "again, and [all claims](claims.md) shows the statements that hold as well.",
+        f"This page lists {len(ERRATA)} places where the printed paper is wrong, with the right form and the evidence. "
+        "The numbers were computed when the page was built. `unhinge verify erratum-19` computes one entry again. "
+        "[All claims](claims.md) also has the statements that hold.",
         "",
-        "Severity: " + "; ".join(f"**{key}** {words}" for key, words in SEVERITY.items()) + ".",
+        "The letter after a number is the severity: "
+        + "; ".join(f"**{key}** means {words}" for key, words in SEVERITY.items())
+        + ".",
         "",
     ]
     rows = [
@@ -67,15 +69,18 @@ def _errata(records: dict[str, dict[str, Any]]) -> str:
             cell(one.where),
             cell(one.printed),
             cell(one.right),
-            _deciding(one, records),
+            *_deciding(one, records),
         )
         for one in ERRATA
     ]
     lines += [
-        "The last column has the number that decides: how far the printed form is from an independent reference, and "
-        "how far the right one. Where no number decides, it is a misprint.",
+        "The last two columns compare both forms with an independent computation: how far the printed form is off, and "
+        "how far the right form is off. A misprint needs no number.",
         "",
-        table(("no.", "where", "printed", "right", "printed / right is off by"), rows),
+        "::::{div} cards errata",
+        table(("no.", "where", "printed", "right", "printed form is off by", "right form is off by"), rows),
+        "::::",
+        "",
     ]
     for one in ERRATA:
         lines += [
@@ -94,55 +99,59 @@ def _errata(records: dict[str, dict[str, Any]]) -> str:
         tested = [_row(claim.id, records) for claim in claims() if one.number in claim.errata]
         if tested:
             lines += [
-                table(("tested by", "verdict", "residual as printed", "residual as corrected", "tolerance"), tested)
+                table(("tested by", "verdict", "printed form is off by", "right form is off by", "tolerance"), tested)
             ]
     return "\n".join(lines)
 
 
-def _deciding(entry: Erratum, records: dict[str, dict[str, Any]]) -> str:
+def _deciding(entry: Erratum, records: dict[str, dict[str, Any]]) -> tuple[str, str]:
     """The residuals of the claim that tells the two forms apart the most; of a misprint, nothing."""
     tested = [_row(claim.id, records) for claim in claims() if entry.number in claim.errata]
     if not tested:
-        return "a misprint"
+        return "a misprint", ""
     apart = [row for row in tested if row[1] not in ("holds", NOT_RUN)] or tested
     first = max(apart, key=lambda row: math.inf if row[2] == "undefined" else float(row[2] or 0))
-    return NOT_RUN if first[1] == NOT_RUN else f"{first[2]} / {first[3]} ({first[0]})"
+    return (NOT_RUN, "") if first[1] == NOT_RUN else (first[2], first[3])
 
 
 def _claims(records: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# All claims",
         "",
-        "Every statement of the paper, tested in its printed and in its corrected form on random problems, against "
-        "references that share no algebra with either. A residual is 0 where a form is right. **holds**: literally "
-        "true. **corrected**: true once a symbol, a sign or a hypothesis is mended. **false as printed**: contradicted "
-        "by a counterexample that meets every printed hypothesis.",
+        "We tested every statement of the paper that a number can decide, in its printed and in its right form. Each "
+        "test compares the statement with an independent computation on random problems. The table says how far each "
+        "form is off; a form is right if it is off by less than the tolerance.",
         "",
-        "`unhinge verify` makes this table, `unhinge verify theorem-2-bias` explains one row.",
+        "- **holds**: the printed statement is true.",
+        "- **corrected**: it is true once a symbol, a sign or a hypothesis is fixed.",
+        "- **false as printed**: there is a counterexample that meets every printed hypothesis.",
+        "",
+        "`unhinge verify` makes this table, and `unhinge verify theorem-2-bias` explains one row.",
         "",
     ]
     if records:
         verdicts = [record["verdict"] for record in records.values()]
-        counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
+        counts = [f"{verdicts.count(one)} {'hold' if one == 'holds' else one}" for one in dict.fromkeys(verdicts)]
         lines += [f"{len(records)} claims: {', '.join(counts)}.", ""]
     rows = []
     for claim in claims():
         errata = ", ".join(f"[{number}](errata.md#erratum-{number})" for number in claim.errata)
-        rows.append(
-            (*_row(claim.id, records), errata, cell(f"{claim.title}. {claim.remark}" if claim.remark else claim.title))
-        )
-    heads = ("claim", "verdict", "as printed", "as corrected", "tolerance", "errata", "statement")
-    return "\n".join([*lines, table(heads, rows)])
+        name, *measured = _row(claim.id, records)
+        statement = cell(f"{claim.title}. {claim.remark}" if claim.remark else claim.title)
+        rows.append((name, statement, *measured, errata))
+    heads = ("claim", "statement", "verdict", "printed form is off by", "right form is off by", "tolerance", "errata")
+    return "\n".join([*lines, "::::{div} cards claims", table(heads, rows), "::::", ""])
 
 
 def _row(claim: str, records: dict[str, dict[str, Any]]) -> tuple[str, str, str, str, str]:
     record = records.get(claim)
     if record is None:
         return f"`{claim}`", NOT_RUN, "", "", ""
-    printed = "undefined" if record["printed_residual"] is None else f"{record['printed_residual']:.1e}"
-    ours = "undefined" if record["our_residual"] is None else f"{record['our_residual']:.1e}"
-    return f"`{claim}`", record["verdict"], _zero(printed), _zero(ours), _zero(f"{record['tolerance']:.0e}")
+    printed, ours = (_number(record[name], digits=2) for name in ("printed_residual", "our_residual"))
+    return f"`{claim}`", record["verdict"], printed, ours, _number(record["tolerance"], digits=1)
 
 
-def _zero(text: str) -> str:
-    return "0" if text.startswith(("0.0e", "0e")) else text
+def _number(value: float | None, digits: int) -> str:
+    if value is None:
+        return "undefined"
+    return f"{value:.{digits}g}" if value == 0 or abs(value) >= 1e-3 else f"{value:.{digits - 1}e}"

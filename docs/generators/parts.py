@@ -51,14 +51,18 @@ def advice(root: Path) -> dict[str, dict[str, str]]:
 
 
 def formulas(root: Path) -> dict[str, str]:
-    """By name, the formula column of the table of parts; a part with options may have several rows."""
+    """By name, the formula column of the table of parts where it has code; a part may have a row for each option."""
     glance = (root / TABLE).read_text(encoding="utf-8")
     rows = re.findall(
-        r"^\| `([\w.]+)[^|]*\| ((?:\\\||[^|])*) \|", _between(glance, "| part |", "**When not to.**"), re.MULTILINE
+        r"^\| `([\w.]+)(?:\(([^)]*)\))?`[^|]*\| ((?:\\\||[^|])*) \|",
+        _between(glance, "| part |", "**When not to.**"),
+        re.MULTILINE,
     )
     found: dict[str, str] = {}
-    for name, formula in rows:
-        found[name] = f"{found[name]}<br>{formula}" if name in found else formula
+    for name, option, formula in rows:
+        if "`" in formula:
+            told = f"with `{option}`: {formula}" if option else formula
+            found[name] = f"{found[name]}<br>{told}" if name in found else told
     return found
 
 
