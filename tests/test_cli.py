@@ -275,6 +275,23 @@ def test_an_interrupt_ends_with_130(tmp_path: Path):
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True).returncode == 130
 
 
+@pytest.mark.parametrize("failure", ["RecursionError", "ImportError", "SystemExit"])
+def test_ctrl_c_ends_with_130_whatever_a_library_makes_of_it(tmp_path: Path, failure: str):
+    """An import that is interrupted half-way may fail in its own way later."""
+    code = (
+        "import os, signal, sys; sys.argv = ['unhinge', 'verify', '--out', 'out']\n"
+        "import unhinge.cli.verify as verify\n"
+        "def interrupted(folder):\n"
+        "    try: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"    except KeyboardInterrupt: raise {failure}(2)\n"
+        "verify.writable = interrupted\n"
+        "from unhinge.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("columns", [60, 80])
 @pytest.mark.parametrize("command", ["reproduce", "verify", "train", "predict", "explore", "data", "evaluate"])
 def test_help_wraps_where_the_terminal_ends(command: str, columns: int):

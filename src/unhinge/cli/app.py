@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -64,18 +66,40 @@ def main() -> None:
 
 
 def _run() -> int:
+    pressed = _CtrlC()
     try:
         app()
     except SystemExit as end:
         # Typer and Rich both end with 1 where a pipe is closed, which here means that a statement failed.
         if _comes_from_a_closed_pipe(end):
             return CLOSED_PIPE
-        return end.code if isinstance(end.code, int) else int(bool(end.code))
+        code = end.code if isinstance(end.code, int) else int(bool(end.code))
+        return INTERRUPTED if pressed and code else code
     except BrokenPipeError:
         return CLOSED_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception:
+        if pressed:
+            return INTERRUPTED
+        raise
     return 0
+
+
+class _CtrlC:
+    """Whether Ctrl-C was pressed. A library that is interrupted while it is imported may raise anything afterwards."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._press)
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        self.pressed = True
+        signal.default_int_handler(number, frame)
+
+    def __bool__(self) -> bool:
+        return self.pressed
 
 
 def _comes_from_a_closed_pipe(error: BaseException | None) -> bool:
