@@ -111,7 +111,7 @@ tail_labels = torch.arange(10).repeat_interleave(counts)
 tail_features = torch.randn(len(tail_labels), 64).double()
 moments = torch.logspace(0, 4, 121, dtype=torch.float64).round().long().unique()
 tails = {}
-for class_weight, name in ((None, "plain mean"), ("sqrt", "weights n^(-1/2)")):
+for class_weight, name in ((None, "no class weights"), ("sqrt", "weights n^(-1/2)")):
     path = LayerPeeled(tail_labels, 10, class_weight=class_weight).descent(tail_features, weight, lr=1.0)
     tails[name] = path.accuracy(moments)
     print(f"{name}: accuracy {path.accuracy(10_000):.2f} after 10,000 steps")
@@ -124,7 +124,7 @@ for (name, exact, dots, rate), color in zip(curves, ("#0072B2", "#D55E00", "#009
     late = torch.arange(steps // 2, steps + 1)
     left.semilogy(late, 1.6 * exact[late[0]] * torch.exp(rate * (late - late[0])), "--", color=color, linewidth=1)
 left.set(xlabel="step of gradient descent", ylabel="distance of Z/|Z| to its limit")
-left.set_title("Exact (lines), SGD (dots), predicted rate (dashed)", fontsize=10)
+left.set_title("Computed (lines), SGD (circles), predicted rate (dashes)", fontsize=10)
 left.legend(frameon=False)
 for (name, accuracy), color in zip(tails.items(), ("#D55E00", "#0072B2"), strict=True):
     right.semilogx(moments, accuracy, color=color, label=name)
@@ -132,7 +132,7 @@ floor = counts[:2].sum() / counts.sum()
 right.axhline(floor, color="gray", linestyle=":", linewidth=1)
 right.text(9e3, floor - 0.05, f"share of the two largest: {floor:.2f}", fontsize=8, color="dimgray", ha="right")
 right.set(xlabel="step of gradient descent", ylabel="training accuracy", ylim=(0, 1.03))
-right.set_title("A long tail (100 : 1) collapses; the right weights do not", fontsize=10)
+right.set_title("Long tail, 100 : 1: plain training keeps two of ten classes", fontsize=10)
 right.legend(frameon=False, loc="lower right")
 if options.out:
     options.out.mkdir(parents=True, exist_ok=True)
