@@ -56,7 +56,8 @@ def _errata(records: dict[str, dict[str, Any]]) -> str:
         "",
         f"This page lists {len(ERRATA)} places where the printed paper is wrong, with the right form and the evidence. "
         "The numbers were computed when the page was built. `unhinge verify erratum-19` computes one entry again. "
-        "[All claims](claims.md) also has the statements that hold.",
+        "[All claims](claims.md) also has the statements that hold. Theorems have "
+        "[our numbers](guide/for-readers.md#from-a-symbol-to-code): Theorem 1 is printed as Theorem 2.",
         "",
         "The letter after a number is the severity: "
         + "; ".join(f"**{key}** means {words}" for key, words in SEVERITY.items())

@@ -47,3 +47,26 @@ def test_on_paper_there_are_claims_and_no_buttons(report):
     report.emulate_media(media="print")
     assert not report.locator(".filters").first.is_visible()
     assert shown(report) == [f"claim-{name}" for name in NAMES]
+
+
+def luminance(page, selector: str, of: str) -> float:
+    """Of a colour as WCAG defines it, 0 for black and 1 for white."""
+    color = page.eval_on_selector(selector, f"e => getComputedStyle(e).{of}")
+    parts = [int(part) / 255 for part in color.removeprefix("rgb(").removesuffix(")").split(",")]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_in_a_bright_and_in_a_dark_room(report, scheme):
+    report.emulate_media(color_scheme=scheme)
+    ground = luminance(report, "body", "backgroundColor")
+    assert (ground < 0.05) == (scheme == "dark")
+    for selector in ("p", "nav a", ".holds .verdict", ".corrected .verdict", ".false-as-printed .verdict"):
+        ink = luminance(report, selector, "color")
+        assert (max(ink, ground) + 0.05) / (min(ink, ground) + 0.05) > 4.5, selector  # WCAG AA
+
+
+def test_paper_is_white_in_a_dark_room_too(report):
+    report.emulate_media(color_scheme="dark", media="print")
+    assert luminance(report, "body", "backgroundColor") == 1

@@ -18,7 +18,7 @@ from unhinge.results.page import page, picture
 __all__ = ["write_report"]
 
 STYLE = """
-span.holds { color: #00664b; font-weight: 600; } span.fails { color: #b34700; font-weight: 600; }
+span.holds { color: var(--good); font-weight: 600; } span.fails { color: var(--bad); font-weight: 600; }
 caption { text-align: left; padding-bottom: .4rem; font-weight: 600; }
 span.holds, span.fails { white-space: nowrap; }
 @media print { td code { font-size: 6.5pt; } div.sheet { break-inside: avoid; } figure img { max-height: 190mm; } }
@@ -136,7 +136,7 @@ def _measured(folder: Path) -> dict[int, list[str]]:
 
 
 def _residual(value: float | None) -> str:
-    return "more than any number" if value is None else f"{value:.1e}"
+    return "undefined" if value is None else f"{value:.1e}"
 
 
 def _errata(figures: Sequence[Result], measured: Mapping[int, Sequence[str]]) -> str:

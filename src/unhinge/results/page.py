@@ -10,17 +10,24 @@ from pathlib import Path
 __all__ = ["page", "picture", "table"]
 
 STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 62rem; margin: 2rem auto;
-       padding: 0 1rem; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.3rem; margin-top: 2.5rem; border-bottom: 2px solid #0072B2; }
+:root { color-scheme: light; --ink: #1a1a1a; --ground: #fff; --faint: #444; --line: #ccc; --strong: #888;
+  --link: #00558a; --accent: #0072B2; --good: #00664b; --fair: #8a5a00; --bad: #b34700; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { color-scheme: dark; --ink: #e6e6e6; --ground: #15181c; --faint: #b4b9c0; --line: #3a4048; --strong: #7a828c;
+    --link: #7cc0ee; --accent: #56b4e9; --good: #4fc79c; --fair: #e0b04c; --bad: #f08a4b; }
+  img { background: #fff; border-radius: .4rem; }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); max-width: 62rem;
+       margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; } h2 { font-size: 1.3rem; margin-top: 2.5rem; border-bottom: 2px solid var(--accent); }
 h3 { font-size: 1.05rem; margin-bottom: .2rem; }
 table { border-collapse: collapse; width: 100%; font-size: .87rem; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .5rem; border-bottom: 1px solid #ccc; }
-th { border-bottom: 2px solid #888; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .5rem; border-bottom: 1px solid var(--line); }
+th { border-bottom: 2px solid var(--strong); }
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .wide { overflow-x: auto; } figure { margin: 1rem 0; } img { max-width: 100%; height: auto; }
-.small { font-size: .85rem; color: #444; } code { font-size: .9em; overflow-wrap: anywhere; } a { color: #00558a; }
+.small { font-size: .85rem; color: var(--faint); } code { font-size: .9em; overflow-wrap: anywhere; }
+a { color: var(--link); }
 @page { size: A4; margin: 14mm; }
 @media print {
   body { max-width: none; margin: 0; padding: 0; font-size: 9pt; } table { font-size: 7pt; line-height: 1.3; }

@@ -14,30 +14,36 @@ from typing import cast
 
 from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.registry import CORRECTED, FAILS, FALSE, HOLDS, Claim, ClaimRecord, claims
-from unhinge.paper.numbers import printed_statement
+from unhinge.paper.numbers import STATEMENTS, printed_statement
 from unhinge.results.sealed import SealError, checked
 
 __all__ = ["STYLE", "claims_section", "read_claims"]
 
 STYLE = """
 .filters { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; margin: .6rem 0; } .filters label { white-space: nowrap; }
-details.claim { border-bottom: 1px solid #ccc; padding: .25rem 0; break-inside: avoid; }
-details.claim > summary { display: grid; gap: .6rem; cursor: pointer; font-size: .87rem;
+details.claim { border-bottom: 1px solid var(--line); padding: .25rem 0; break-inside: avoid; }
+.heads { font-weight: 600; padding-bottom: .3rem; border-bottom: 2px solid var(--strong); }
+.heads, details.claim > summary { display: grid; gap: .6rem; font-size: .87rem;
   grid-template-columns: 1.1rem minmax(13rem, 1fr) 8.5rem 5.5rem 5.5rem minmax(12rem, 2fr); }
+details.claim > summary { cursor: pointer; }
 details.claim > summary::before { content: "▸"; } details.claim[open] > summary::before { content: "▾"; }
 details.claim > summary::-webkit-details-marker { display: none; }
-.claim .verdict { font-weight: 600; } .claim.holds .verdict { color: #00664b; }
-.claim.corrected .verdict { color: #8a5a00; } .claim.false-as-printed .verdict { color: #b34700; }
+.claim .verdict { font-weight: 600; } .claim.holds .verdict { color: var(--good); }
+.claim.corrected .verdict { color: var(--fair); } .claim.false-as-printed .verdict { color: var(--bad); }
 .claim dl { display: grid; grid-template-columns: 9rem 1fr; gap: .2rem .8rem; margin: .4rem 0 .6rem 1.7rem;
   font-size: .87rem; }
-.claim dt { color: #444; } .claim dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 50rem) { details.claim > summary { grid-template-columns: 1.1rem 1fr auto; }
+.claim dt { color: var(--faint); } .claim dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 50rem) { .heads { display: none; }
+  details.claim > summary { grid-template-columns: 1.1rem 1fr auto; }
   details.claim > summary span:nth-of-type(n + 3) { display: none; }
   .claim dl { grid-template-columns: 1fr; margin-left: 0; } }
 @media print { .filters { display: none; } details.claim { padding: .08rem 0; }
   details.claim > summary, .claim dl { font-size: 7pt; } }
 """
-PARTS = ("Lemma", "Theorem 2", "Corollary 3", "Theorem 4", "Corollary 5", "Theorem 6", "Theorem 7", "Theorem 8")
+# The printed number of a part, and how its filter is called.
+PARTS = {"Lemma": "Lemma"} | {
+    number: f"{number}, {name}" for name, number in STATEMENTS.items() if not number.startswith("Lemma")
+}
 REST = "the rest"
 
 
@@ -70,13 +76,15 @@ def claims_section(records: Sequence[ClaimRecord]) -> str:
     places = {name: parts[name] for name in (*PARTS, REST) if parts[name]}
     rules = [_rule("verdict", name) for name in shown] + [_rule("part", name) for name in places]
     rows = "\n".join(_claim(record, known.get(record["id"])) for record in records)
-    counted = ", ".join(f"{count} {escape(name)}" for name, count in shown.items())
+    counted = ", ".join(f"{count} {'hold' if name == HOLDS else escape(name)}" for name, count in shown.items())
     return f"""<style>{"".join(rules)}</style>
-<p>{len(records)} claims: {counted}. Click on one to see the printed form, the right form and the evidence. The two
-numbers are the residuals of the printed form and of ours: how far each is from an independent reference, 0 where it is
-right. Theorems have the numbers that the journal prints.</p>
+<p>{len(records)} claims: {counted}. Click on one to see the printed form, the right form and the evidence. The numbers
+say how far the printed form and the right form are from an independent computation. The filters have the numbers that
+the journal prints, with our names of the same statements beside them.</p>
 <div class="filters">{_radios("verdict", shown)}</div>
 <div class="filters">{_radios("part", places)}</div>
+<div class="heads"><span></span><span>claim</span><span>verdict</span><span>printed is off by</span>
+<span>right is off by</span><span>statement</span></div>
 <div id="list-of-claims">
 {rows}
 </div>"""
@@ -96,10 +104,11 @@ def _rule(kind: str, name: str) -> str:
 
 
 def _radios(kind: str, counts: Mapping[str, int]) -> str:
-    every = f'<label><input type="radio" name="{kind}" id="{kind}-every" checked> every {kind}</label>'
-    return every + "".join(
-        f'<label><input type="radio" name="{kind}" id="{kind}-{_key(name)}"> {escape(name)} ({count})</label>'
-        for name, count in counts.items()
+    choices = [("every", f"every {kind}", " checked")]
+    choices += [(_key(name), f"{PARTS.get(name, name)} ({count})", "") for name, count in counts.items()]
+    return "".join(
+        f'<label><input type="radio" name="{kind}" id="{kind}-{key}"{checked}> {escape(words)}</label>'
+        for key, words, checked in choices
     )
 
 
@@ -114,7 +123,7 @@ def _claim(record: ClaimRecord, claim: Claim | None) -> str:
     facts.append(("where", f"{record['where']} (printed as {number})" if number else record["where"]))
     facts.append(("compared with", f"{record['oracle']}; worst of {record['problems']} random problems"))
     why = f": {record['printed_undefined']}" if record["printed_undefined"] else ""
-    facts.append(("residuals", f"printed {printed}{why}; ours {ours}; allowed {_number(record['tolerance'])}"))
+    facts.append(("off by", f"printed form {printed}{why}; right form {ours}; allowed {_number(record['tolerance'])}"))
     evidence = {entry.number: entry.evidence for entry in ERRATA}
     lines = [f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts]
     lines += [
@@ -129,4 +138,6 @@ def _claim(record: ClaimRecord, claim: Claim | None) -> str:
 
 
 def _number(residual: float | None) -> str:
-    return "undefined" if residual is None else "0" if residual == 0 else f"{residual:.1e}"
+    if residual is None:
+        return "undefined"
+    return f"{residual:.2g}" if residual == 0 or abs(residual) >= 1e-3 else f"{residual:.1e}"
