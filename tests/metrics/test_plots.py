@@ -21,6 +21,13 @@ from unhinge.metrics import (
 )
 
 
+def test_the_legend_of_the_diagram_lies_beside_its_bars():
+    axes = reliability_diagram(reliability(torch.randn(50, 3).softmax(1), torch.randint(3, (50,))))
+    axes.figure.canvas.draw()
+    legend = axes.get_legend()
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
 def test_bars_stand_at_the_accuracy_and_end_at_the_confidence():
     p = torch.randn(200, 3).mul(2).softmax(1)
     bins = reliability(p, torch.randint(3, (200,)), bins=10)

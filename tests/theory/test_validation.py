@@ -31,6 +31,7 @@ def with_entry(tensor: torch.Tensor, value: float) -> torch.Tensor:
 PROBLEMS = {
     "label too large": (lambda: problem(target=LABELS + 1), ["0 .. 2", "3"]),
     "label negative": (lambda: problem(target=LABELS - 1), ["0 .. 2", "-1"]),
+    "label negative, classes counted from it": (lambda: LayerPeeled([-1, 0]), ["labels must lie in 0", "-1"]),
     "empty class": (lambda: problem(num_classes=4), ["at least one example", "3"]),
     "no labels": (lambda: problem(target=LABELS[:0]), ["empty"]),
     "labels as text": (lambda: problem(target="cat"), ["torch.Tensor", "numpy", "list", "str"]),

@@ -553,7 +553,10 @@ def _print_evaluation(evaluation: Evaluation) -> None:
             plain = (f"{100 * row.measures[name]:.1f}" for name in ("aupr_in", "aupr_out"))
             unknown.add_row(row.score, f"mean of {row.data}" if row.is_mean else row.data, *sure, *plain)
         console.print(unknown)
-        console.print("Percent, 95 % intervals from sets drawn again (all in evaluation.json). ", highlight=False)
+        words = "Percentages, with 95 % bootstrap intervals in brackets; all numbers are in evaluation.json."
+        if len(sets) > len(set(sets.values())):  # there is a mean of several
+            words += " Near data sets resemble the training set, far ones do not."
+        console.print(words, highlight=False)
     console.print(f"{evaluation.folder}/evaluation.json, evaluation.png, evaluation.pdf", highlight=False)
 
 

@@ -66,7 +66,8 @@ def reliability_diagram(bins: Reliability, axes: Axes | None = None, title: str 
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
     numbers = f"ECE {100 * error:.2f} %, n = {int(bins.counts.sum()):,}"
     axes.set_title(numbers if title is None else f"{title}\n{numbers}", loc="left")
-    axes.legend(loc="upper left", framealpha=0.95)
+    # Below the axes: bars may stand in every corner of them.
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)
     return axes
 
 
@@ -96,7 +97,7 @@ def score_histogram(
     )
     axes = _axes(axes)
     reach = (min(inside.min(), outside.min()), max(inside.max(), outside.max()))
-    for values, color, name in ((inside, INSIDE, "in-distribution"), (outside, OUTSIDE, "out-of-distribution")):
+    for values, color, name in ((inside, INSIDE, "known"), (outside, OUTSIDE, "unknown")):
         axes.hist(values, bins, range=reach, density=True, color=color, alpha=0.55, label=name)
     axes.set(xlabel=label, ylabel="density")
     axes.set_title(f"FPR95 {100 * numbers['fpr95']:.2f} %, AUROC {100 * numbers['auroc']:.2f} %", loc="left")

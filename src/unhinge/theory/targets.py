@@ -160,7 +160,7 @@ def as_targets(target: Labels, num_classes: int | None = None) -> Targets:
             "Soft labels have shape (n, C) and a floating dtype."
         )
     if num_classes is None and tensor.numel():
-        num_classes = int(tensor.max()) + 1
+        num_classes = max(int(tensor.max()) + 1, 2 if int(tensor.min()) < 0 else 0)  # then the labels are what is wrong
     classes = check_num_classes(2 if num_classes is None else num_classes)
     labels = check_labels(tensor, classes)
     counts = torch.bincount(labels, minlength=classes).cpu()
