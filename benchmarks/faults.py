@@ -112,6 +112,10 @@ def killed_pairs(folder: Path, first: int, few: Material) -> Iterator[bool]:
     """Kill one of the two processes of a run (DDP): the other must end too, and the continued run be the same."""
     import lightning_fabric  # noqa: F401  once, before the forks
 
+    from unhinge.training import parallel
+
+    parallel.MEETING = 20.0  # the two start at once: what has not come by then was killed
+
     def start(place: Path) -> list[int]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

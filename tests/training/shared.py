@@ -2,7 +2,8 @@
 
 python shared.py FOLDER RECIPES.JSON
 
-The process that writes prints the complaints and stops of each run as JSON.
+The process that writes prints the complaints and stops of each run as JSON, and leaves in FOLDER/patience.json how many
+seconds it would wait for the other one in a step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ def main(folder: Path, recipes: Path) -> None:
 
     torch.set_num_threads(1)
     workers = processes(2, "ddp", "cpu", "64-true")
+    if workers.rank == 0:
+        backend = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
+        (folder / "patience.json").write_text(json.dumps([backend.options._timeout.total_seconds()]))
     splits = load("digits")
     few = Material(splits.training.subset(torch.arange(203)), splits.test.subset(torch.arange(60)), None)
     for name, settings in json.loads(recipes.read_text()).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -96,6 +97,40 @@ def test_the_command_runs_on_two_processes_of_the_cpu(tmp_path):
     actual = json.loads(done.stdout)  # one value, of one process
     assert [record["epoch"] for record in actual["records"]] == [1]
     assert done.stderr.count("test accuracy") == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_whose_partner_is_gone_before_they_met_ends_and_says_so(tmp_path, rank):
+    """As after a kill: the other process of the two never comes to the meeting place."""
+    pytest.importorskip("lightning_fabric", reason="several processes are Lightning Fabric's part")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = tmp_path / "command.py"
+    script.write_text(
+        "from unhinge.training import parallel\n\nparallel.MEETING = 2.0\nfrom unhinge.cli import main\n\nmain()\n"
+    )
+    place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "TORCHELASTIC_RUN_ID": "alone"}  # as torchrun's
+    shared = ("--devices", "2", "--strategy", "ddp", "--accelerator", "cpu")
+    done = subprocess.run(
+        [sys.executable, str(script), "train", *shared, "--epochs=1", "--width=4", f"--out={tmp_path}/run"],
+        capture_output=True,
+        text=True,
+        timeout=300,  # not a measure of speed: without an end of its own it waits for half an hour
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | place,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "did not meet within 2 seconds" in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr  # no stack, neither of Python nor of torch
+    assert not list((tmp_path / "run").glob("*"))
+
+
+def test_processes_that_met_wait_for_each_other_as_long_as_torch_does(shared):
+    """The bound on the meeting is not one on the steps: a process may be busy for minutes."""
+    told = json.loads((shared / "patience.json").read_text())
+    assert told == [torch.distributed.constants.default_pg_timeout.total_seconds()]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -307,9 +306,13 @@ def _fit(
 
     from unhinge.training import fit, processes
     from unhinge.training.loop import Interrupted
+    from unhinge.training.parallel import first_words
 
     try:
         workers = processes(devices, strategy, accelerator, precision)
+    except ConnectionError as error:
+        typer.echo(f"unhinge: {error}", err=True)
+        raise typer.Exit(1) from None
     except (ImportError, ValueError, RuntimeError) as error:
         refuse(str(error))
     console = Console(stderr=True, quiet=workers.rank != 0)
@@ -363,9 +366,8 @@ def _fit(
         except RuntimeError as error:
             if workers.count == 1:
                 raise
-            # Without the place in gloo's source that the words begin with.
-            reason = re.sub(r"^\[[^]]*\.cc:\d+\] *", "", str(error)).partition("\n")[0][:100] or type(error).__name__
-            typer.echo(f"unhinge: another process of this run is gone ({reason}). Run it again to continue.", err=True)
+            words = f"another process of this run is gone ({first_words(error)})"
+            typer.echo(f"unhinge: {words}. Run it again to continue.", err=True)
             raise typer.Exit(1) from None
         except OSError as error:  # the disk, not the arguments
             typer.echo(f"unhinge: {error}", err=True)
