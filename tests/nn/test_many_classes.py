@@ -244,7 +244,7 @@ def condition(head: ManyClassHead) -> float:
     return ((store.own.double().abs() @ store.mix.abs()).max() / head.dense().abs().max()).item()
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2**5.75), (F64, 2.0**13)])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2**5.75), (F64, 8.0)])
 def test_rows_are_folded_when_and_only_when_the_condition_number_asks_for_it(dtype, bound):
     """Features in one direction only squeeze U along it, step by step, until it is folded and starts again."""
     head = ManyClassHead(4, 40, "squared", generator=torch.Generator().manual_seed(0), dtype=dtype)

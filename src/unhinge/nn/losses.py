@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,43 @@ __all__ = [
 RUNAWAY = 1e6  # minus the mean loss: with features and prototypes of a useful size it is below a hundred
 
 
-class UnhingedLoss(nn.Module):
+class _ClassLoss(nn.Module):
+    """What all these losses take as ``nn.CrossEntropyLoss`` does: weights, a label to ignore, reduction, smoothing."""
+
+    weight: Tensor | None
+    shown: ClassVar[tuple[str, ...]] = ()  # options of which `repr` tells the value even where it is the default
+
+    def __init__(
+        self,
+        weight: Tensor | None,
+        ignore_index: int,
+        reduction: str,
+        label_smoothing: float = 0.0,
+        dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_reduction(reduction)
+        check_smoothing(label_smoothing)
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.label_smoothing = label_smoothing
+        self.dim = dim
+        self.register_buffer("weight", as_class_weight(weight), persistent=False)
+
+    @property
+    def common(self) -> tuple[Tensor | None, int, str, float]:
+        """In the order in which the functions take them."""
+        return self.weight, self.ignore_index, self.reduction, self.label_smoothing
+
+    def extra_repr(self) -> str:
+        """The options that are not what they are by default, and `shown`, as `name=value`."""
+        defaults = {name: option.default for name, option in inspect.signature(type(self)).parameters.items()}
+        values = {name: getattr(self, name) for name in defaults}
+        told = (name for name, value in values.items() if name in self.shown or not _same(value, defaults[name]))
+        return ", ".join(f"{name}={values[name]!r}" for name in told)
+
+
+class UnhingedLoss(_ClassLoss):
     r"""The unhinged loss :math:`-z_y + \gamma\sum_{j\ne y} z_j`, to be used as ``nn.CrossEntropyLoss`` is.
 
     .. warning::
@@ -69,7 +106,6 @@ class UnhingedLoss(nn.Module):
         tensor(-2.)
     """
 
-    weight: Tensor | None
     prior: Tensor | None
 
     def __init__(
@@ -83,32 +119,15 @@ class UnhingedLoss(nn.Module):
         dim: int | None = None,
         prior: Tensor | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(weight, ignore_index, reduction, label_smoothing, dim)
         check_gamma(gamma)
         check_prior(prior, None, gamma)
-        check_reduction(reduction)
-        check_smoothing(label_smoothing)
         self.gamma = gamma
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.label_smoothing = label_smoothing
-        self.dim = dim
         self._told = False
-        self.register_buffer("weight", as_class_weight(weight), persistent=False)
         self.register_buffer("prior", prior, persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        loss = unhinged_loss(
-            logits,
-            target,
-            self.gamma,
-            self.weight,
-            self.ignore_index,
-            self.reduction,
-            self.label_smoothing,
-            dim=self.dim,
-            prior=self.prior,
-        )
+        loss = unhinged_loss(logits, target, self.gamma, *self.common, dim=self.dim, prior=self.prior)
         self._warn_of_runaway(loss)
         return loss
 
@@ -136,11 +155,8 @@ class UnhingedLoss(nn.Module):
                 stacklevel=3,
             )
 
-    def extra_repr(self) -> str:
-        return _changed(self)
 
-
-class AdjustedMarginLoss(nn.Module):
+class AdjustedMarginLoss(_ClassLoss):
     r"""Unhinged loss of normalized features, with a gradient at the antipode of the prototype too.
 
     It takes the features themselves and the prototypes, and normalizes the features; see
@@ -163,7 +179,7 @@ class AdjustedMarginLoss(nn.Module):
         tensor(-1.2000)
     """
 
-    weight: Tensor | None
+    shown = ("epsilon",)
 
     def __init__(
         self,
@@ -173,15 +189,11 @@ class AdjustedMarginLoss(nn.Module):
         ignore_index: int = -100,
         reduction: str = "mean",
     ) -> None:
-        super().__init__()
+        super().__init__(weight, ignore_index, reduction)
         check_gamma(gamma)
         check_epsilon(epsilon)
-        check_reduction(reduction)
         self.gamma = gamma
         self.epsilon = epsilon
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.register_buffer("weight", as_class_weight(weight), persistent=False)
 
     def forward(self, features: Tensor, weight: Tensor, target: Tensor, weight_sum: Tensor | None = None) -> Tensor:
         return adjusted_margin_loss(
@@ -196,11 +208,8 @@ class AdjustedMarginLoss(nn.Module):
             reduction=self.reduction,
         )
 
-    def extra_repr(self) -> str:
-        return _changed(self, "epsilon")
 
-
-class MultiClassHingeLoss(nn.Module):
+class MultiClassHingeLoss(_ClassLoss):
     r"""The multi-class hinge loss :math:`\sum_{j\ne y}\max(0,\; z_j - z_y + m)`, summed over the classes.
 
     See :func:`~unhinge.nn.functional.multiclass_hinge_loss`.
@@ -219,7 +228,7 @@ class MultiClassHingeLoss(nn.Module):
         tensor(0.5000)
     """
 
-    weight: Tensor | None
+    shown = ("margin",)
 
     def __init__(
         self,
@@ -230,25 +239,17 @@ class MultiClassHingeLoss(nn.Module):
         *,
         dim: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(weight, ignore_index, reduction, dim=dim)
         check_margin(margin)
-        check_reduction(reduction)
         self.margin = margin
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.dim = dim
-        self.register_buffer("weight", as_class_weight(weight), persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return multiclass_hinge_loss(
             logits, target, self.margin, self.weight, self.ignore_index, self.reduction, dim=self.dim
         )
 
-    def extra_repr(self) -> str:
-        return _changed(self, "margin")
 
-
-class TaylorSoftmaxLoss(nn.Module):
+class TaylorSoftmaxLoss(_ClassLoss):
     r"""Negative log-likelihood of the Taylor softmax, :math:`-\log\frac{1 + z_y + z_y^2/2}{\sum_c(1 + z_c + z_c^2/2)}`.
 
     See :func:`~unhinge.nn.functional.taylor_softmax_loss`. For many classes :class:`~unhinge.nn.ManyClassHead` with
@@ -267,8 +268,6 @@ class TaylorSoftmaxLoss(nn.Module):
         tensor(0.1823)
     """
 
-    weight: Tensor | None
-
     def __init__(
         self,
         weight: Tensor | None = None,
@@ -278,25 +277,13 @@ class TaylorSoftmaxLoss(nn.Module):
         *,
         dim: int | None = None,
     ) -> None:
-        super().__init__()
-        check_reduction(reduction)
-        check_smoothing(label_smoothing)
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.label_smoothing = label_smoothing
-        self.dim = dim
-        self.register_buffer("weight", as_class_weight(weight), persistent=False)
+        super().__init__(weight, ignore_index, reduction, label_smoothing, dim)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return taylor_softmax_loss(
-            logits, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing, dim=self.dim
-        )
-
-    def extra_repr(self) -> str:
-        return _changed(self)
+        return taylor_softmax_loss(logits, target, *self.common, dim=self.dim)
 
 
-class SphericalSoftmaxLoss(nn.Module):
+class SphericalSoftmaxLoss(_ClassLoss):
     r"""Negative log-likelihood of the spherical softmax :math:`-\log\frac{z_y^2 + \epsilon}{\sum_c(z_c^2 + \epsilon)}`.
 
     See :func:`~unhinge.nn.functional.spherical_softmax_loss`; from features, :class:`~unhinge.nn.ManyClassHead` with
@@ -316,7 +303,7 @@ class SphericalSoftmaxLoss(nn.Module):
         tensor(0.1823)
     """
 
-    weight: Tensor | None
+    shown = ("epsilon",)
 
     def __init__(
         self,
@@ -328,34 +315,15 @@ class SphericalSoftmaxLoss(nn.Module):
         *,
         dim: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(weight, ignore_index, reduction, label_smoothing, dim)
         check_offset_of_squares(epsilon)
-        check_reduction(reduction)
-        check_smoothing(label_smoothing)
         self.epsilon = epsilon
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.label_smoothing = label_smoothing
-        self.dim = dim
-        self.register_buffer("weight", as_class_weight(weight), persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return spherical_softmax_loss(
-            logits,
-            target,
-            self.epsilon,
-            self.weight,
-            self.ignore_index,
-            self.reduction,
-            self.label_smoothing,
-            dim=self.dim,
-        )
-
-    def extra_repr(self) -> str:
-        return _changed(self, "epsilon")
+        return spherical_softmax_loss(logits, target, self.epsilon, *self.common, dim=self.dim)
 
 
-class ZLoss(nn.Module):
+class ZLoss(_ClassLoss):
     r"""The Z-loss :math:`\frac1a\mathrm{softplus}(a(b - u))`, :math:`u` the true logit in standard deviations of all.
 
     See :func:`~unhinge.nn.functional.z_loss`; from features, :class:`~unhinge.nn.ManyClassHead` with ``loss="z"``.
@@ -375,7 +343,7 @@ class ZLoss(nn.Module):
         tensor(0.6931)
     """
 
-    weight: Tensor | None
+    shown = ("slope", "offset")
 
     def __init__(
         self,
@@ -388,41 +356,13 @@ class ZLoss(nn.Module):
         *,
         dim: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(weight, ignore_index, reduction, label_smoothing, dim)
         check_z(slope, offset)
-        check_reduction(reduction)
-        check_smoothing(label_smoothing)
         self.slope = slope
         self.offset = offset
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.label_smoothing = label_smoothing
-        self.dim = dim
-        self.register_buffer("weight", as_class_weight(weight), persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return z_loss(
-            logits,
-            target,
-            self.slope,
-            self.offset,
-            self.weight,
-            self.ignore_index,
-            self.reduction,
-            self.label_smoothing,
-            dim=self.dim,
-        )
-
-    def extra_repr(self) -> str:
-        return _changed(self, "slope", "offset")
-
-
-def _changed(module: nn.Module, *always: str) -> str:
-    """The options that are not what they are by default, and `always` those named, as `name=value`."""
-    defaults = {name: option.default for name, option in inspect.signature(type(module)).parameters.items()}
-    values = {name: getattr(module, name) for name in defaults}
-    shown = (name for name, value in values.items() if name in always or not _same(value, defaults[name]))
-    return ", ".join(f"{name}={values[name]!r}" for name in shown)
+        return z_loss(logits, target, self.slope, self.offset, *self.common, dim=self.dim)
 
 
 def _same(value: object, default: object) -> bool:

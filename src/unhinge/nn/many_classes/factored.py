@@ -18,15 +18,16 @@ stored, and the sums are changed by what was really stored: they stay those of t
 
 **Folding.** A stored entry of V is off by its rounding, and U multiplies that: the row is off by
 :math:`\epsilon\,|v|\,|U|` where a dense row would be off by :math:`\epsilon\,|w|`. Where, for the rows of the batch,
-the ratio of the two (the componentwise condition number of the product) exceeds a quarter of the digits of V (64 for
-float32, 8192 for float64), or U leaves the range of floats, U and :math:`\omega` are multiplied into V, in
-:math:`O(Cp^2)`, U becomes the identity, and the sums are taken anew from the rows. How often: U turns from the
-identity at the rate :math:`2\eta c\|h\|^2` per step, and for the Taylor softmax and the Z-loss :math:`c` is of the
-order of 1/C. So the more classes, the rarer, and the mean cost per step stays flat.
+the ratio of the two (the componentwise condition number of the product) exceeds 54 for float32, a quarter of its
+digits, or 8 for float64, whose sums are taken in V and lose the square of it, or where U leaves the range of floats, U
+and :math:`\omega` are multiplied into V, in :math:`O(Cp^2)`, U becomes the identity, and the sums are taken anew from
+the rows. How often: U turns from the identity at the rate :math:`2\eta c\|h\|^2` per step, and for the Taylor softmax
+and the Z-loss :math:`c` is of the order of 1/C. So the more classes, the rarer, and the mean cost per step stays flat.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
@@ -38,6 +39,7 @@ from unhinge.nn.many_classes.shards import Shards
 __all__ = ["FactoredRows", "Pull"]
 
 BLOCK = 1 << 14  # rows per block wherever all of them are visited: bounds the extra memory
+ROWS_LOOKED_AT = 64  # of the batch, before all of them are: enough to see how long they are
 RANGE = 1e12  # entries of U beyond this or below its inverse leave V too little room in float32
 
 
@@ -161,28 +163,33 @@ class FactoredRows(nn.Module):
 
         mine = self.shards.mine(pull.labels)
         touched, place = torch.unique(pull.labels[mine] - self.shards.start, return_inverse=True)
-        pushed = torch.zeros(len(touched), h.shape[1], dtype=h.dtype, device=h.device)
-        pushed.index_add_(0, place, -lr * pull.by_own[mine, None] * h[pull.example[mine]])
         before = self.own[touched].double()
-        after = (before + self._unmixed(pushed, mix)).to(self.own.dtype)
+
+        def push(along: Tensor) -> Tensor:
+            """Each touched row's share of the gradient, along the features or what stands for them."""
+            weight = -lr * pull.by_own[mine, None]
+            return torch.zeros_like(before).index_add_(0, place, weight * along[pull.example[mine]])
+
+        # Examples are fewer than the rows of a shortlist: the features are unmixed, not the rows.
+        after = (before + push(self._unmixed(h, mix))).to(self.own.dtype)
         self.mix.copy_(mix)
         self.common.copy_(common)
         owned = touched + self.shards.start
-        rows = self._mixed(before, self.mix) + self.added(owned)
-        if self.shards.any(self._ill_conditioned(rows, after, pushed)):
+        if self.shards.any(self._ill_conditioned(before, after, owned)):
             self.fold()
             before = self.own[touched].double()
-            after = (before + pushed).to(self.own.dtype)
-            rows = before  # after folding V is the rows
+            after = (before + push(h)).to(self.own.dtype)
         else:
             self.total.copy_(total)
             self.gram.copy_(gram)
-        # What the rows really moved by, rounding included: so the sums never part from the rows.
-        change = self._mixed(after.double() - before, self.mix)
-        self.total += self.shards.sum(self.shares(owned) @ change)
+        # What the rows really moved by, rounding included: so the sums never part from the rows. In V, where a product
+        # with U is one of p by p: W = V U + s omega^T changes by D U, and W^T W by U^T (M + M^T) U and the mixed term.
+        change = after.double() - before
+        moved = self.shards.sum(self.shares(owned) @ change)
+        self.total += self._mixed(moved, self.mix)
         if self.quadratic:
-            cross = rows.T @ change
-            self.gram += self.shards.sum(cross + cross.T + change.T @ change)
+            half = self.shards.sum((before + change / 2).T @ change)
+            self.gram += self.mix.T @ (half + half.T) @ self.mix + _both(self.common, self._mixed(moved, self.mix))
         self.own.index_copy_(0, touched, after)
 
     @torch.no_grad()
@@ -223,17 +230,27 @@ class FactoredRows(nn.Module):
         unmixed, info = torch.linalg.solve_ex(mix, rows, left=False)
         return unmixed if int(info) == 0 else torch.full_like(rows, torch.inf)
 
-    def _ill_conditioned(self, rows: Tensor, after: Tensor, pushed: Tensor) -> bool:
-        r"""Whether storing these rows as V would cost more digits than they can spare; see above."""
+    def _ill_conditioned(self, before: Tensor, after: Tensor, classes: Tensor) -> bool:
+        r"""Whether storing `after` as V would cost more digits than these rows can spare; see above."""
         largest = self.mix.abs().amax()
         if not bool(1 / RANGE < largest < RANGE):
             return True
         if after.numel() == 0:
             return False
         digits = torch.finfo(self.own.dtype).eps
-        rounded = self._mixed(after.double().abs(), self.mix.abs()).amax()
-        needed = torch.maximum(rows.abs().amax(), pushed.abs().amax())
-        return not bool(rounded <= digits**-0.25 * needed)
+        allowed = min(digits**-0.25, 8 * math.sqrt(digits / torch.finfo(torch.float64).eps))
+        mix, stored = self.mix.abs(), after.double().abs()
+
+        def reached(part: slice) -> Tensor:
+            """The largest entry of some rows, before or after the step."""
+            added = self.added(classes[part])
+            both = (self._mixed(rows[part].double(), self.mix) + added for rows in (before, after))
+            return torch.stack([rows.abs().amax() for rows in both]).amax()
+
+        # Most steps are far from it, and then a bound of the left side and some rows of the right one suffice.
+        if bool(self._mixed(stored.amax(0), mix).amax() <= allowed * reached(slice(0, ROWS_LOOKED_AT))):
+            return False
+        return not bool(self._mixed(stored, mix).amax() <= allowed * reached(slice(None)))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         rows = state_dict.get(f"{prefix}own")
