@@ -80,7 +80,7 @@ def studies() -> list[Study]:
                     ),
                     Ordering("the penalty helps PAL in most cases", ours, PAL, cases=_pairs("pal", PAL_PENALTIES)),
                 ),
-                note="The paper's UL is the row PAL.",
+                note='The paper calls the row PAL "UL", for unhinged loss.',
             ),
             Study(
                 f"imbalanced-{data}",
