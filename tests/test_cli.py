@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 import unhinge
@@ -312,6 +313,15 @@ def test_help_shows_examples_a_line_each_and_no_type_after_a_flag(command: str, 
     examples = result.stdout[result.stdout.index("Examples:") :].splitlines()[1:]
     assert [line for line in examples if line.count("unhinge ") > 1 or "[" in line] == []
     assert sum(f"unhinge {command}" in line for line in examples) >= 2
+
+
+def test_on_a_terminal_titles_of_claims_wrap_in_their_column():
+    wide = CliRunner().invoke(app, ["verify", "--list"], env={"COLUMNS": "60"}).stdout.splitlines()
+    assert any(len(line) > 60 for line in wide)  # in a pipe a claim is a line
+    terminal = {"COLUMNS": "60", "FORCE_COLOR": "1"}
+    narrow = CliRunner().invoke(app, ["verify", "--list"], env=terminal).stdout.splitlines()
+    assert max(map(cell_len, narrow)) <= 60  # an accent takes no column of its own
+    assert len(narrow) > len(wide)
 
 
 def test_the_summary_counts_in_english():

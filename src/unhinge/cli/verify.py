@@ -50,6 +50,8 @@ def verify(
     if one of our own statements fails its tolerance, 2 for a wrong argument.
     """
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     from unhinge.paper.claims import UnknownClaim, claims, find, own_statements
 
@@ -62,8 +64,13 @@ def verify(
     chosen = list(dict.fromkeys(chosen))
     console = Console()
     if listing:
+        rows = Table.grid(padding=(0, 2))  # on a terminal titles wrap in their column; elsewhere a claim is a line
         for statement in chosen:
-            console.print(f"{statement.id:34}", statement.title, highlight=False, markup=False, soft_wrap=True)
+            rows.add_row(Text(statement.id, no_wrap=True), Text(statement.title))
+            if not console.is_terminal:
+                console.print(f"{statement.id:34}", statement.title, highlight=False, markup=False, soft_wrap=True)
+        if console.is_terminal:
+            console.print(rows)
         return
 
     from unhinge.paper.claims import report
