@@ -7,10 +7,11 @@ operator, and
 .. math:: e' \le \omega\,e + F(\hat X, e),
 
 :math:`\omega` its largest eigenvalue, F a bound of the difference of the two gradients at distance e. The equation is
-carried over blocks of time. Inside a block the path is within :math:`\delta` of its first state, so
-:math:`F(\hat X(t), e) \le F(\hat X(t_0), e + \delta)`. If :math:`\bar e \ge P e_0 + Q\,F(\bar e + \delta)`, P and Q the
-growth and the sum of the rates over the block, then e never leaves :math:`[0, \bar e]` inside it: this is checked, not
-assumed. Where it fails nothing is proved, and the bound is infinite from there on.
+carried over blocks of time. The path is measured at the ends of legs of a few blocks each; in between its norms are at
+most those on the chord and a little more  [eq: chord-bound], which gives a bound :math:`\bar F(e)` for a whole block.
+If :math:`\bar e \ge P e_0 + Q\,\bar F(\bar e)`, P and Q the growth and the summed rates of the block, then e never
+leaves :math:`[0, \bar e]` inside it: this is checked, not assumed. Where it fails nothing is proved, and the bound is
+infinite from there on.
 
 Descent has the same blocks with sums in place of integrals. Momentum adds the norm of the buffer as a second number
 [eq: certificate-momentum].
@@ -21,7 +22,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from threading import RLock
 from typing import Any
@@ -31,16 +32,17 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.early.loss import LossAtZero
-from unhinge.theory.early.movers import Block, Mover
+from unhinge.theory.early.movers import UPWARDS, Block, Difference, Mover, Travel
 from unhinge.theory.early.norms import Norms, Weights
 
 __all__ = ["BATCH", "Certificate", "Forcing"]
 
 LARGEST_NORM = 1e100  # products of three norms still fit float64; nothing is claimed beyond
 BATCH = 256  # nodes measured at once, at most
-FIRST_BATCH = 16  # and at first: a large problem may not go further
+FIRST_BATCH = 4  # and at first: a large problem may not go further
+FROBENIUS = "moving_features", "moving_weight", "resting"  # names of norms
+SPECTRAL = "moving_body", "head", "resting_body"
 GIVE_UP = 4.0  # relative errors beyond this say nothing
-UPWARDS = 1 + 1e-9  # far above the rounding of some thousand operations
 
 
 @dataclass(frozen=True)
@@ -89,56 +91,54 @@ class Forcing:
         of_bias = plain_b + many * (steepness * shift + own)
         return math.hypot(push[0] * of_features, push[1] * of_weight), of_bias if self.has_bias else 0.0
 
-    def between(
-        self,
-        first: dict[str, float],
-        last: dict[str, float],
-        displaced: tuple[float, float],
-        drift: tuple[float, float],
-        curve: float,
-    ) -> dict[str, float]:
-        r"""Norms that hold throughout a block, from those at its two ends  [eq: chord-bound].
+    def bulges(self, first: dict[str, float], moved: Displacements, curve: float) -> dict[str, float]:
+        r"""How far norms can rise above the chord between the two ends of a leg, from those at its beginning
+        [eq: chord-bound].
 
-        A vector that moves is within `curve` times its second displacement of the chord between the two ends, and on a
-        chord norms are at most those of the ends. The forcing is a product of three moving factors, and its second
-        displacement follows by the product rule. Biases count as one more column of the prototypes, beside a constant
-        feature 1.
+        A vector that moves is within `curve` times its second displacement of the chord. Logits Z are products of two
+        moving factors, the forcing is one of Z and features or prototypes, and their second displacements follow by the
+        product rule: in each product one factor is measured in the Frobenius norm, the others in the spectral norm.
         """
-        far_h, far_w = ([scale * part for part in displaced] for scale in self.scales)
-        head, body = first["head"] + far_w[0], first["body"] + far_h[0]
-        tall = first["largest_logits"] + head * far_h[0] + first["largest_feature"] * far_w[0] + drift[0]
-        at = dict(first, head=head, body=body, largest_logits=tall)
-        at["largest_feature"] += far_h[0]
-        if self.has_bias:
-            head = math.hypot(head, first["shift"] + drift[0] + far_w[0])
-            body = math.hypot(body, self.weights.examples**0.5)
-            far_w = [x + y for x, y in zip(far_w, drift, strict=True)]
+        (h1, h2), (w1, w2) = ([scale * part for part in moved.frobenius] for scale in self.scales)
+        (flat_h1, flat_h2), (flat_w1, flat_w2) = ([scale * part for part in moved.spectral] for scale in self.scales)
+        head, body, long = first["head"] + flat_w1, first["body"] + flat_h1, first["largest_feature"] + flat_h1
+        many = self.weights.examples**0.5  # the length of a column of ones, beside which the biases stand
+        logits = head * body + (first["shift"] + moved.bias[0]) * many
+        logits_1 = w1 * body + head * h1 + moved.bias[0] * many
+        logits_2 = w2 * body + 2 * min(w1 * flat_h1, flat_w1 * h1) + head * h2 + moved.bias[1] * many
         unit = self.weights.largest * curve
         steep = self.loss.curvature(0.0) * unit
-        (w1, w2), (h1, h2) = far_w, far_h
-        product = w2 * body + 2 * w1 * h1 + head * h2
-        added = {
-            "features": steep * (2 * w2 * head * body + 2 * w1**2 * body + 4 * w1 * h1 * head + head**2 * h2),
-            "weight": steep * (w2 * body**2 + 4 * w1 * h1 * body + 2 * head * h2 * body + 2 * head * h1**2),
-            "bias": steep * self.weights.examples**0.5 * product,
-            "slopes": steep * product,
-            "logits": unit * product,
+        return {
+            "head": curve * flat_w2,
+            "body": curve * flat_h2,
+            "largest_feature": curve * flat_h2,
+            "largest_logits": curve * (flat_w2 * long + 2 * flat_w1 * flat_h1 + head * flat_h2 + moved.bias[1]),
+            "features": steep * (logits_2 * head + 2 * logits_1 * flat_w1 + logits * w2),
+            "weight": steep * (logits_2 * body + 2 * logits_1 * flat_h1 + logits * h2),
+            "bias": steep * logits_2 * many,
+            "slopes": steep * logits_2,
+            "logits": unit * logits_2,
         }
-        for name, extra in added.items():
-            at[name] = max(first[name], last[name]) + extra
-        return at
+
+
+@dataclass(frozen=True)
+class Displacements:
+    """First and second displacement of the path over a leg."""
+
+    frobenius: tuple[float, float]  # features and prototypes together, in the scaled norm
+    spectral: tuple[float, float]  # the same with spectral norms of the two
+    bias: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Differences:
-    """What the comparison carries: bounds of the differences of states and buffers, and of the path's own buffer."""
+    """What the comparison carries."""
 
-    error: float = 0.0  # e, of features and prototypes
-    buffer: float = 0.0
-    bias: float = 0.0
-    bias_buffer: float = 0.0
-    speed: float = 0.0  # norm of the path's buffer
-    jolt: float = 0.0  # and of its change per step
+    state: Difference = field(default_factory=Difference)  # of features and prototypes: e
+    bias: Difference = field(default_factory=Difference)
+
+    def after(self, block: Block, forces: tuple[float, float]) -> Differences:
+        return Differences(block.state.end(self.state, forces[0]), block.bias.end(self.bias, forces[1]))
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,16 @@ class Stretch:
     bias: float
 
 
+@dataclass(frozen=True)
+class Node:
+    """The linear path at a time at which it was measured."""
+
+    time: float
+    norms: dict[str, float]
+    log: float  # of the norm of the state
+    usable: bool  # whether all norms are finite and their products will be
+
+
 @dataclass
 class Certificate:
     """The bound along one path, extended as far as it is asked."""
@@ -161,10 +171,15 @@ class Certificate:
     measure: Callable[[Tensor], Norms]
     log_norm: Callable[[Tensor], Tensor]
     drive: float  # norm of the constant pull on the biases
+    decay: float  # and their decay
     batch: int = BATCH  # nodes measured at once, as memory allows
     stretches: list[Stretch] = field(default_factory=list)
     ends: float = 0.0  # where the last block ends
     now: Differences = field(default_factory=Differences)  # there
+    latest: Node | None = None  # measured there
+    # norms of the path's own buffer and of its change per step, there: Frobenius and spectral
+    buffer: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0), (0.0, 0.0)])
+    longest_bias: float = 0.0  # so far
     alive: bool = True  # whether the bound goes on
     resting: bool = False  # whether all rates are zero from here on
     lock: Any = field(default_factory=RLock, repr=False)  # threads that ask at once extend it in turn
@@ -188,7 +203,7 @@ class Certificate:
             return self._size(stretch.before)
         block = self.mover.block(stretch.start, time)
         forces = self.forcing(stretch.at, stretch.distance, stretch.bias, block)
-        return self._size(self._after(stretch.before, block, forces))
+        return self._size(stretch.before.after(block, forces))
 
     def extend(self, until: float) -> None:
         """Blocks up to the time `until`, or to where nothing is proved any more."""
@@ -198,7 +213,7 @@ class Certificate:
     def _extend(self, until: float) -> None:
         while self.alive and not self.resting and self.ends < until:
             nodes = [self.ends]
-            room = min(self.batch, max(FIRST_BATCH, len(self.stretches)))
+            room = min(self.batch, max(FIRST_BATCH, len(self.stretches) // self.mover.pieces))
             while len(nodes) <= room and nodes[-1] < until:
                 nodes.append(self.mover.next(nodes[-1]))
                 if math.isinf(nodes[-1]):
@@ -206,44 +221,81 @@ class Certificate:
             self._advance(nodes)
 
     def _size(self, differences: Differences) -> float:
-        return UPWARDS * math.hypot(max(self.mover.scales) * differences.error, differences.bias)
+        return UPWARDS * math.hypot(max(self.mover.scales) * differences.state.size, differences.bias.size)
 
     def _advance(self, nodes: list[float]) -> None:
-        moments = torch.tensor([node for node in nodes if math.isfinite(node)], dtype=torch.float64)
-        logs = self.log_norm(moments).tolist()
-        norms = vars(self.measure(moments))
-        table = torch.stack([norms[name].double() for name in norms], 1)
-        usable = (torch.isfinite(table).all(1) & (table < LARGEST_NORM).all(1)).tolist()
-        rows = [dict(zip(norms, row, strict=True)) for row in table.tolist()]
-        for k, (start, stop) in enumerate(pairwise(nodes)):
-            if math.isinf(stop):
-                self.resting = True
-                return
-            small = self.forcing.convex or self._size(self.now) <= GIVE_UP * math.exp(min(logs[k], 600.0))
-            small = small and logs[k] > -600
-            if not (usable[k] and usable[k + 1] and small and self._cross(rows[k], rows[k + 1], start, stop)):
+        ends = [node for node in nodes if math.isfinite(node)]
+        known = [self.latest] if self.latest is not None and self.latest.time == ends[0] else []
+        measured = known + self._measured(ends[len(known) :])
+        for first, last in pairwise(measured):
+            small = self.forcing.convex or self._size(self.now) <= GIVE_UP * math.exp(min(first.log, 600.0))
+            small = small and first.log > -600
+            if not (first.usable and last.usable and small and self._travel(first, last)):
                 self.alive = False
                 return
+        self.latest = measured[-1]
+        self.resting = len(ends) < len(nodes)
 
-    def _cross(self, first: dict[str, float], last: dict[str, float], start: float, stop: float) -> bool:
+    def _measured(self, times: list[float]) -> list[Node]:
+        if not times:
+            return []
+        moments = torch.tensor(times, dtype=torch.float64)
+        norms = vars(self.measure(moments))
+        table = torch.stack([norms[name].double() for name in norms], 1)
+        usable = (torch.isfinite(table) & (table < LARGEST_NORM)).all(1).tolist()
+        rows = (dict(zip(norms, row, strict=True)) for row in table.tolist())
+        return list(map(Node, times, rows, self.log_norm(moments).tolist(), usable))
+
+    def _travel(self, first: Node, last: Node) -> bool:
+        """One leg between two measured times, block by block: whether all of it was crossed."""
+        start, stop, norms = first.time, last.time, first.norms
+        self.longest_bias = max(self.longest_bias, norms["shift"])
+        mover, travel = self.mover, self.mover.travel(start, stop)
+        now = [self._carried(norms, travel, names) for names in (FROBENIUS, SPECTRAL)]
+        moved = [
+            (travel.path @ np.array([moving, *buffer])).tolist()
+            for (moving, _), buffer in zip(now, self.buffer, strict=True)
+        ]
+        bulges: dict[str, float] = {}
+        if not (mover.discrete and stop - start == 1):  # one step takes its gradients at its beginning
+            whole, narrow = (
+                (row[0] + travel.fade[0] * rest + travel.offset[0], row[1] + travel.fade[1] * rest + travel.offset[1])
+                for row, (_, rest) in zip(moved, now, strict=True)
+            )
+            # the constant pull and the decay; the latter of biases that were at most this long so far (Grönwall)
+            pull = (self.drive + self.decay * self.longest_bias) * math.exp(min(travel.drift[0] * self.decay, 100.0))
+            drift = travel.drift[0] * pull, travel.drift[1] * pull
+            displacements = Displacements(whole, narrow if travel.any_norm else whole, drift)
+            bulges = self.forcing.bulges(norms, displacements, travel.curve)
+        for low, high in pairwise(mover.edges(start, stop)):
+            final = high - 1 if mover.discrete else high
+            if final == start:
+                at = norms
+            elif mover.pieces == 1:
+                at = _on_chord(norms, last.norms, bulges, 0.0, 1.0)
+            else:
+                shares = mover.share(start, low, stop), mover.share(start, final, stop)
+                at = _on_chord(norms, last.norms, bulges, *shares)
+            if not self._cross(at, low, high):
+                return False
+        self.buffer = [(row[3], row[4]) for row in moved]
+        return True
+
+    def _carried(self, norms: dict[str, float], travel: Travel, names: tuple[str, str, str]) -> tuple[float, float]:
+        """What the modes move, and the rest of the features; with decays and momentum they move together."""
+        (a, b), (features, weight, resting) = self.mover.scales, (norms[name] for name in names)
+        moving, rest = math.hypot(features / a, weight / b), resting / a
+        return (math.hypot(moving, rest) if travel.fade[0] == 0 and self.mover.decays_rest else moving), rest
+
+    def _cross(self, at: dict[str, float], start: float, stop: float) -> bool:
         """One block: whether distances were found that the differences cannot leave."""
-        block, scales, now = self.mover.block(start, stop), self.mover.scales, self.now
-        moving = math.hypot(first["moving_features"] / scales[0], first["moving_weight"] / scales[1])
-        rest = first["resting"] / scales[0]
-        carried = math.hypot(moving, rest) if block.fade[0] == 0 and self.mover.decays_rest else moving
-        moved = block.path @ np.array([carried, now.speed, now.jolt])
-        distance, bias = now.error, now.bias
-        if self.mover.discrete and stop - start == 1:  # one step: the gradients are those at its beginning
-            at = first
-            forces = self.forcing(at, distance, bias, block)
-        else:
-            first_order, second_order = (float(moved[k]) + block.fade[k] * rest + block.offset[k] for k in range(2))
-            drift = block.drift[0] * self.drive, block.drift[1] * self.drive
-            at = self.forcing.between(first, last, (first_order, second_order), drift, block.curve)
-            forces = self.forcing(at, distance, bias, block)
+        block, now = self.mover.block(start, stop), self.now
+        distance, bias = now.state.size, now.bias.size
+        forces = self.forcing(at, distance, bias, block)
+        if not (self.mover.discrete and stop - start == 1):  # a step takes its gradients at its beginning
             for _ in range(40):  # each round raises the guess by a thousandth at least, so that rounding cannot stop it
-                reached = block.highest(now.error, now.buffer, forces[0])
-                other = max(now.bias, block.bias_end(now.bias, now.bias_buffer, forces[1])[0])
+                reached = block.state.highest(now.state, forces[0])
+                other = block.bias.highest(now.bias, forces[1])
                 if reached <= distance and other <= bias:
                     break
                 distance, bias = max(reached * (1 + 1e-3), distance), max(other * (1 + 1e-3), bias)
@@ -253,14 +305,18 @@ class Certificate:
         if not all(map(math.isfinite, forces)):
             return False
         self.stretches.append(Stretch(start, now, at, distance, bias))
-        after = self._after(now, block, forces)
-        self.ends, self.now = stop, replace(after, speed=float(moved[3]), jolt=float(moved[4]))
+        self.ends, self.now = stop, now.after(block, forces)
         return True
 
-    @staticmethod
-    def _after(now: Differences, block: Block, forces: tuple[float, float]) -> Differences:
-        error, buffer = block.end(now.error, now.buffer, forces[0])
-        bias, bias_buffer = block.bias_end(now.bias, now.bias_buffer, forces[1])
-        # a comparison that decays has a negative buffer: upwards is towards zero there
-        upwards = (UPWARDS * x if x > 0 else x / UPWARDS for x in (error, buffer, bias, bias_buffer))
-        return Differences(*upwards)
+
+def _on_chord(
+    first: dict[str, float], last: dict[str, float], bulges: dict[str, float], low: float, high: float
+) -> dict[str, float]:
+    """Norms that hold between two shares of a leg: at most those on the chord, and the part of the bulge that a
+    parabola has there."""
+    above = 1.0 if low <= 0.5 <= high else 4 * max(low * (1 - low), high * (1 - high))
+    return {
+        name: max((1 - low) * first[name] + low * last[name], (1 - high) * first[name] + high * last[name])
+        + above * bulge
+        for name, bulge in bulges.items()
+    }

@@ -17,7 +17,7 @@ them the response is :math:`\mu^{m/2} U_m(x)`, U Chebyshev's polynomial, which i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -27,51 +27,80 @@ from unhinge.theory.linear.momentum import Momentum
 from unhinge.theory.numerics import LARGEST_EXPONENT, TINY
 from unhinge.theory.schedules import Schedule
 
-__all__ = ["AnchoredMover", "Block", "Linear", "MomentumMover", "Mover", "PlainMover"]
+__all__ = ["UPWARDS", "AnchoredMover", "Block", "Difference", "Linear", "MomentumMover", "Mover", "PlainMover"]
 
 FINE = 0.02  # inside a block the path moves by at most two percent of itself
+PIECES = 5  # blocks between two times at which the path is measured, where it keeps close to a chord
 FIRST = (
     1 / 64
 )  # blocks start at this part of their full length, so that the first moments are not bounded by later ones
 FAR = 300.0  # turns and fades are cut here: the bounds made of their exponentials are beyond all use, and stay finite
+UPWARDS = 1 + 1e-9  # far above the rounding of some thousand operations
+LEAST_SWING = 1e-6  # of a squared sine computed as 1 - x^2: its rounding stays below that of UPWARDS
 PATIENCE = 400.0  # units of 1/omega after which a decaying path is crossed in blocks that lengthen with time
 
 
 @dataclass(frozen=True)
-class Block:
-    """What a stretch of time does to (e, v): the difference, and the difference of the buffers (0 without momentum).
+class Comparison:
+    """What a stretch of time does to (e, v), bounds of a difference and of the difference of the buffers (0 without
+    momentum); and to a second bound of the same difference, where all modes swing."""
 
-    The biases have a pair of their own: the linear part does not couple them to anything.
-    """
-
-    push: tuple[float, float]  # weights of the forcing on the features and on the prototypes
     matrix: tuple[float, float, float, float]  # of (e, v) to (e, v)
     load: tuple[float, float]  # what a forcing of norm 1 adds to them
     top: tuple[float, float, float]  # the highest e inside, from e, v and the forcing
-    bias_matrix: tuple[float, float, float, float]
-    bias_load: tuple[float, float]
+    ring: tuple[float, float] | None = None  # the second bound is multiplied, and a forcing of norm 1 adds
+
+    def end(self, now: Difference, force: float) -> Difference:
+        (a, b, c, d), (e, v) = self.matrix, (now.error, now.buffer)
+        error, buffer = a * e + b * v + self.load[0] * force, c * e + d * v + self.load[1] * force
+        ringing = math.inf if self.ring is None else self.ring[0] * now.ringing + self.ring[1] * force
+        # a comparison that decays has a negative buffer: upwards is towards zero there
+        return Difference(*(UPWARDS * x if x > 0 else x / UPWARDS for x in (error, buffer, ringing)))
+
+    def highest(self, now: Difference, force: float) -> float:
+        swinging = math.inf if self.ring is None else now.ringing + self.ring[1] * force
+        return min(swinging, self.top[0] * now.error + self.top[1] * max(now.buffer, 0.0) + self.top[2] * force)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Bounds of one difference of two paths: that of the recurrence in two numbers, and that of modes that swing."""
+
+    error: float = 0.0
+    buffer: float = 0.0
+    ringing: float = 0.0
+
+    @property
+    def size(self) -> float:
+        return min(self.error, self.ringing)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a stretch of time does to the differences; the linear part does not couple biases to anything."""
+
+    push: tuple[float, float]  # weights of the forcing on the features and on the prototypes
+    state: Comparison  # features and prototypes
+    bias: Comparison
     damps: bool  # whether a convex loss in the biases brings their differences no further apart
-    bends: bool = field(default=False, kw_only=True)  # if so, for the second derivative at zero only: its change counts
+    bends: bool = False  # if so, for the second derivative at zero only: its change counts
+
+
+@dataclass(frozen=True)
+class Travel:
+    """How far the linear path itself moves in a stretch of time."""
+
     path: np.ndarray  # (5, 3): first and second displacement, norm, buffer and its change from norm, buffer and change
     fade: tuple[float, float]  # the two displacements of the resting part of the features, over its norm
     drift: tuple[float, float]  # the two displacements of the biases, over the constant pull on them
     curve: float  # largest distance from the chord, over the second displacement
+    any_norm: bool = True  # whether this comes from the size of the generator alone, and holds in every operator norm
     offset: tuple[float, float] = (0.0, 0.0)  # displacements by a constant pull
-
-    def end(self, error: float, buffer: float, force: float) -> tuple[float, float]:
-        a, b, c, d = self.matrix
-        return a * error + b * buffer + self.load[0] * force, c * error + d * buffer + self.load[1] * force
-
-    def bias_end(self, error: float, buffer: float, force: float) -> tuple[float, float]:
-        a, b, c, d = self.bias_matrix
-        return a * error + b * buffer + self.bias_load[0] * force, c * error + d * buffer + self.bias_load[1] * force
-
-    def highest(self, error: float, buffer: float, force: float) -> float:
-        return self.top[0] * error + self.top[1] * max(buffer, 0.0) + self.top[2] * force
 
 
 class Mover(Protocol):
-    """`next(start)` ends the block that begins at `start`; infinite once nothing moves any more."""
+    """`next(start)` ends the leg that begins at `start`; infinite once nothing moves any more. A leg is crossed in
+    about `pieces` blocks."""
 
     @property
     def scales(self) -> tuple[float, float]: ...
@@ -81,8 +110,17 @@ class Mover(Protocol):
     def decays_rest(self) -> bool:
         """Whether the part of the features outside the modes moves too."""
 
+    @property
+    def pieces(self) -> int: ...
     def next(self, start: float) -> float: ...
+    def edges(self, start: float, stop: float) -> list[float]:
+        """Where the blocks of a leg begin and end."""
+
+    def share(self, start: float, middle: float, stop: float) -> float:
+        """How far along the chord of a leg from `start` to `stop` the time `middle` lies, if there are pieces."""
+
     def block(self, start: float, stop: float) -> Block: ...
+    def travel(self, start: float, stop: float) -> Travel: ...
 
 
 @dataclass(frozen=True)
@@ -94,6 +132,7 @@ class Linear:
     sigma: float
     discrete: bool
     steepness: float  # largest second derivative of the loss in the biases
+    softness: float  # at most the smallest one at zero: Var_q(u) >= min(q) |u|^2 for all u that sum to zero
 
     @property
     def even(self) -> bool:
@@ -104,6 +143,18 @@ class Linear:
     def together(self) -> bool:
         feature_lr, weight_lr = self.schedules
         return feature_lr.proportional_to(weight_lr) and all(schedule.peak.item() > 0 for schedule in self.schedules)
+
+    @property
+    def pieces(self) -> int:
+        """Where the generator only changes its length, and steps do not, the path is close to a chord in the integral
+        of the rate."""
+        return PIECES if self.together and (self.even or not self.discrete) else 1
+
+    def share(self, start: float, middle: float, stop: float) -> float:
+        if self.discrete or self.even:
+            return (middle - start) / (stop - start)
+        whole = self.clocks(start, stop)[0]
+        return min(self.clocks(start, middle)[0] / whole, 1.0) if whole > 0 else 0.0
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -165,22 +216,39 @@ class Linear:
         return self.decays[0] * clock_h + self.decays[1] * clock_w + self.sigma * (clock_h * b / a + clock_w * a / b)
 
     def next(self, start: float, slow: float) -> float:
-        """The next time at which the path may have turned by `FINE`; `slow` is 1 / (1 - momentum)."""
+        """The next time at which the path may have turned by `FINE` for each piece; `slow` is 1 / (1 - momentum)."""
         if start >= self.rests:
             return math.inf
+        fine = FINE * self.pieces
         unit = 1.0 if self.discrete else self._unit(start, slow)
-        length = max(unit, start / 4)
         turn = slow * self.turn(start, start + unit) / unit
+        length = max(unit, start / 4)  # the buffer of a path with momentum must fill, and a rate may rise
+        if self.pieces > 1 and slow == 1 and self.even and turn > 0:
+            length = max(length, fine / turn)
         # The turn is proportional to the length where the rates are even: no need to search. A little less than the
         # quotient, so that its rounding does not start the search below.
-        if self.even and turn * length > FINE:
-            length = max(1.0, math.floor(FINE / turn)) if self.discrete else FINE / turn * (1 - 1e-12)
-        while slow * self.turn(start, start + length) > FINE and not (self.discrete and length <= 1):
+        if self.even and turn * length > fine:
+            length = fine / turn * (1 - 1e-12)
+        if self.discrete:
+            length = max(1.0, math.floor(length))
+        while slow * self.turn(start, start + length) > fine and not (self.discrete and length <= 1):
             length = max(1.0, math.floor(length / 1.5)) if self.discrete else length / 1.5
-        if self.together and start > PATIENCE * length and self.eigenvalues()[0] <= 0:
+        block = max(1.0, length / self.pieces) if self.discrete else length / self.pieces
+        if self.together and start > PATIENCE * block and self.eigenvalues()[0] <= 0:
             length = max(length, start / 64)
         stop = start + (max(1.0, math.floor(length)) if self.discrete else length)
         return min(stop, self.rests) if math.isfinite(self.rests) else stop
+
+    def edges(self, start: float, stop: float) -> list[float]:
+        """Where the blocks of a leg begin and end: short ones at first, so that the first moments are not bounded by
+        later ones."""
+        least = (stop - start) / self.pieces
+        edges = [start]
+        while edges[-1] < stop and self.pieces > 1:
+            length = min(least, max(edges[-1] / 4, FIRST * least))
+            last = edges[-1] + (max(1.0, math.floor(length)) if self.discrete else length)
+            edges.append(last if last < stop - length / 2 else stop)
+        return edges if self.pieces > 1 else [start, stop]
 
     def _unit(self, start: float, slow: float) -> float:
         ahead = 1.0
@@ -209,6 +277,16 @@ class PlainMover:
     def decays_rest(self) -> bool:
         return self.linear.decays[0] > 0
 
+    @property
+    def pieces(self) -> int:
+        return self.linear.pieces
+
+    def edges(self, start: float, stop: float) -> list[float]:
+        return self.linear.edges(start, stop)
+
+    def share(self, start: float, middle: float, stop: float) -> float:
+        return self.linear.share(start, middle, stop)
+
     def next(self, start: float) -> float:
         return self.linear.next(start, 1.0)
 
@@ -217,26 +295,45 @@ class PlainMover:
         clock_h, clock_w = linear.clocks(start, stop)
         growth = math.exp(min(self._log_growth(start, stop), LARGEST_EXPONENT))
         high = max(1.0, growth)
+        a, b = linear.scales
+        damps, kept = self._biases(start, stop)
+        return Block(
+            push=(clock_h / a, clock_w / b),
+            state=Comparison((growth, 0.0, 0.0, 0.0), (high, 0.0), (high, 0.0, high)),
+            bias=Comparison((kept, 0.0, 0.0, 0.0), (clock_w, 0.0), (1.0, 0.0, clock_w)),
+            damps=damps,
+        )
+
+    def _biases(self, start: float, stop: float) -> tuple[bool, float]:
+        """Whether a convex loss brings biases no further apart; and what is left of a difference of them."""
+        linear, decay = self.linear, self.linear.decays[1]
+        if not linear.discrete:
+            return True, math.exp(-min(decay * linear.clocks(start, stop)[1], LARGEST_EXPONENT))
+        rates = linear.rates(start, stop)[1]
+        damps = bool(rates.max() * (linear.steepness + decay) <= 2)
+        kept = np.abs(1 - rates * decay)
+        if damps:
+            kept = np.maximum(kept, np.abs(1 - rates * (linear.steepness + decay)))
+        if rates.max() * decay > 2:
+            return damps, math.inf
+        return damps, float(np.prod(kept) ** ((stop - start) / len(rates)))
+
+    def travel(self, start: float, stop: float) -> Travel:
+        linear = self.linear
+        clock_h, clock_w = linear.clocks(start, stop)
+        high = max(1.0, math.exp(min(self._log_growth(start, stop), LARGEST_EXPONENT)))
         turn, fade = min(linear.turn(start, stop), FAR), min(linear.decays[0] * clock_h, FAR)
         first = min(math.expm1(turn), 1 + high)
         second = min(turn**2 * math.exp(turn), 4 * high)
         curve = math.exp(min(4 * turn, LARGEST_EXPONENT)) * (1 / 8 if linear.even or not linear.discrete else 1 / 2)
         if not linear.together:  # the generator itself may turn inside the block: no chord, but the first displacement
             second, curve = first, 1.0
-        a, b = linear.scales
-        highest = max(rate.max() for rate in linear.rates(start, stop)[1:]) if linear.discrete else 0.0
-        return Block(
-            push=(clock_h / a, clock_w / b),
-            matrix=(growth, 0.0, 0.0, 0.0),
-            load=(high, 0.0),
-            top=(high, 0.0, high),
-            bias_matrix=(1.0 if highest * linear.decays[1] <= 2 else math.inf, 0.0, 0.0, 0.0),
-            bias_load=(clock_w, 0.0),
-            damps=highest * (linear.steepness + linear.decays[1]) <= 2,
+        return Travel(
             path=np.array([[first, 0, 0], [second, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]),
             fade=(min(math.expm1(fade), 2.0), min(fade**2 * math.exp(fade), 4.0)),
             drift=(clock_w, clock_w * min(1.0, linear.decays[1] * clock_w)),
             curve=curve,
+            any_norm=turn <= 1,  # beyond, the growth of the Frobenius norm may be the smaller bound
         )
 
     def _log_growth(self, start: float, stop: float) -> float:
@@ -280,6 +377,10 @@ class AnchoredMover:
     def decays_rest(self) -> bool:
         return self.linear.decays[0] > 0
 
+    @property
+    def pieces(self) -> int:
+        return 1
+
     def next(self, start: float) -> float:
         """Even blocks on a logarithmic scale: the path is a straight line, or bends with the decay."""
         if start >= self.linear.rests:
@@ -301,19 +402,27 @@ class AnchoredMover:
         decay = max(self.linear.decays)
         return self._unit / (4 * decay) if decay > 0 else math.inf
 
+    def edges(self, start: float, stop: float) -> list[float]:
+        return [start, stop]
+
+    def share(self, start: float, middle: float, stop: float) -> float:
+        return 0.0  # never asked: there are no pieces
+
     def block(self, start: float, stop: float) -> Block:
-        linear, (a, b) = self.linear, self.scales
+        (a, b), (clock_h, clock_w) = self.scales, self.linear.clocks(start, stop)
+        return Block(
+            push=(clock_h / a, clock_w / b),
+            state=Comparison((1.0, 0.0, 0.0, 0.0), (1.0, 0.0), (1.0, 0.0, 1.0)),
+            bias=Comparison((1.0, 0.0, 0.0, 0.0), (0.0, 0.0), (1.0, 0.0, 0.0)),
+            damps=True,
+        )
+
+    def travel(self, start: float, stop: float) -> Travel:
+        linear, a = self.linear, self.scales[0]
         clock_h, clock_w = linear.clocks(start, stop)
         fade = min(linear.decays[0] * clock_h, FAR)
         first, second = min(math.expm1(fade), 2.0), min(fade**2 * math.exp(fade), 4.0)
-        return Block(
-            push=(clock_h / a, clock_w / b),
-            matrix=(1.0, 0.0, 0.0, 0.0),
-            load=(1.0, 0.0),
-            top=(1.0, 0.0, 1.0),
-            bias_matrix=(1.0, 0.0, 0.0, 0.0),
-            bias_load=(0.0, 0.0),
-            damps=True,
+        return Travel(
             path=np.array([[first, 0, 0], [second, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]),
             fade=(first, second),
             drift=(clock_w, clock_w * min(1.0, linear.decays[1] * clock_w)),
@@ -341,65 +450,79 @@ class MomentumMover:
     def decays_rest(self) -> bool:
         return self.linear.decays[0] > 0
 
+    @property
+    def pieces(self) -> int:
+        return self.linear.pieces
+
+    def edges(self, start: float, stop: float) -> list[float]:
+        return self.linear.edges(start, stop)
+
+    def share(self, start: float, middle: float, stop: float) -> float:
+        return self.linear.share(start, middle, stop)
+
     def next(self, start: float) -> float:
         return 1.0 if start == 0 else self.linear.next(start, 1 / (1 - self.options.factor))
 
     def block(self, start: float, stop: float) -> Block:
         linear, options = self.linear, self.options
         rates_h, rates_w = linear.rates(start, stop)
-        if linear.together:
-            rate = float(rates_h.max()) / linear.schedules[0].peak.item()
-            largest, smallest = linear.eigenvalues(options.decoupled)
-            size = max(abs(largest), abs(smallest))
-            grow = self._response(rate, largest, smallest, size)
-            push = linear.scales
-        else:
-            rate = float(max(rates_h.max(), rates_w.max()))
-            first, second = (0.0, 0.0) if options.decoupled else linear.decays
-            size = (first + second) / 2 + math.hypot((first - second) / 2, linear.sigma)
-            grow, push = size, (1.0, 1.0)
-        keep = 1.0
+        rate, largest, smallest = self._operator(rates_h, rates_w)
+        response = self._response(rate, largest, smallest) if linear.together else (largest, None)
+        keeps = [1.0, 1.0]
         if options.decoupled:
-            keep = max(
-                abs(1 - r * d) for rates, d in zip((rates_h, rates_w), linear.decays, strict=True) for r in rates
-            )
-        count = round(stop - start)
-        begin = start == 0
-        moved = self._power(rate, grow, keep, count, begin)
-        free = self._power(rate, max(grow, 0.0), max(keep, 1.0), count, begin)
-        pace = float(rates_w.max())  # biases: their own rate, and no pull but the decay
-        drift = count * pace / (1 - options.factor)
-        curve = 1.0 if not linear.together else (1 / 8 if linear.even else 1 / 2)
-        # their buffer fills like 1 - mu^k, and then changes only by the decay; Nesterov moves at most twice as unevenly
-        settling = options.factor ** max(start - 1, 0) + linear.decays[1] * pace / (1 - options.factor) ** 2
-        turn = 2 * count**2 * pace * settling if linear.even else drift / curve
-        # a convex loss pulls biases back: with its second derivative at zero in the operator they respond as at 0
-        pull = linear.steepness + (0.0 if options.decoupled else linear.decays[1])
-        damps = not options.decoupled and self._steady(pace, -pull)
-        own = self._power(pace, 0.0 if damps or options.decoupled else linear.decays[1], 1.0, count, begin)
+            keeps = [float(np.abs(1 - r * d).max()) for r, d in zip((rates_h, rates_w), linear.decays, strict=True)]
+        pace, count, begin = float(rates_w.max()), round(stop - start), start == 0
+        # a convex loss pulls biases back as a decay does: its second derivative at zero is part of the operator
+        decay = 0.0 if options.decoupled else linear.decays[1]
+        weakest, strongest = -decay - linear.softness, -decay - linear.steepness
+        damps = not options.decoupled and self._steady(pace, strongest)
+        own = self._response(pace, weakest, strongest) if damps else (decay, None)
         return Block(
-            push=push,
-            matrix=(moved[0, 0], moved[0, 1], moved[1, 0], moved[1, 1]),
-            load=(moved[0, 2], moved[1, 2]),
-            top=(free[0, 0], free[0, 1], free[0, 2]),
-            bias_matrix=(own[0, 0], own[0, 1], own[1, 0], own[1, 1]),
-            bias_load=(own[0, 2], own[1, 2]),
+            push=linear.scales if linear.together else (1.0, 1.0),
+            state=self._comparison(rate, response, max(keeps), count, begin),
+            bias=self._comparison(pace, own, keeps[1], count, begin),
             damps=damps,
             bends=True,
-            path=self._path(rate, size, keep, count, begin),
+        )
+
+    def travel(self, start: float, stop: float) -> Travel:
+        linear, options = self.linear, self.options
+        rates_h, rates_w = linear.rates(start, stop)
+        rate, largest, smallest = self._operator(rates_h, rates_w)
+        shrink = 0.0
+        if options.decoupled:
+            shrink = max(float((r * d).max()) for r, d in zip((rates_h, rates_w), linear.decays, strict=True))
+        pace, count, begin = float(rates_w.max()), round(stop - start), start == 0
+        drift = count * pace / (1 - options.factor)
+        curve = 1.0 if not linear.together else (1 / 8 if linear.even else 1 / 2)
+        # the buffer of biases fills like 1 - mu^k, then changes only by the decay; Nesterov moves at most twice as
+        # unevenly
+        settling = options.factor ** max(start - 1, 0) + linear.decays[1] * pace / (1 - options.factor) ** 2
+        turn = 2 * count**2 * pace * settling if linear.even else drift / curve
+        return Travel(
+            path=self._path(rate, max(abs(largest), abs(smallest)), shrink, count, begin),
             fade=(0.0, 0.0),
             drift=(drift, min(drift / curve, turn)),
             curve=curve,
         )
 
-    def _path(self, rate: float, size: float, keep: float, count: int, begin: bool) -> np.ndarray:
+    def _operator(self, rates_h: np.ndarray, rates_w: np.ndarray) -> tuple[float, float, float]:
+        """The largest rate, and the extreme eigenvalues of what it multiplies: for rates that are not proportional, a
+        bound of their size."""
+        linear, decoupled = self.linear, self.options.decoupled
+        if linear.together:
+            return float(rates_h.max()) / linear.schedules[0].peak.item(), *linear.eigenvalues(decoupled)
+        first, second = (0.0, 0.0) if decoupled else linear.decays
+        size = (first + second) / 2 + math.hypot((first - second) / 2, linear.sigma)
+        return float(max(rates_h.max(), rates_w.max())), size, -size
+
+    def _path(self, rate: float, size: float, shrink: float, count: int, begin: bool) -> np.ndarray:
         r"""The two displacements and the new (norm, buffer, change of the buffer) of the linear path itself, bounded.
 
         The change :math:`w` of the buffer per step obeys :math:`w \leftarrow \mu w + a\eta\gamma u`; after some
         :math:`1/(1-\mu)` steps it is small, and the path as smooth as a flow.
         """
         mu, fresh = self.options.factor, 1 - self.options.dampening
-        shrink = abs(1 - keep)
         x, u, w = np.eye(3)
         if begin:
             x, u, w = x, size * x, size * x
@@ -415,24 +538,37 @@ class MomentumMover:
         second = count**2 * np.max(turns, 0) if self.linear.together else first
         return np.stack([first, second, x, u, w])
 
-    def _response(self, rate: float, largest: float, smallest: float, size: float) -> float:
-        r"""The number at which the comparison recurrence responds at least as much as all eigenvalues do.
+    def _response(self, rate: float, largest: float, smallest: float) -> tuple[float, tuple[float, float] | None]:
+        r"""The number at which the comparison recurrence responds at least as much as all eigenvalues do; and, where
+        all of them swing, factor and height of the geometric sequence that their responses stay below.
 
-        Where all of them are negative, down to the critically damped one, at which :math:`x = 1` and which bounds all
-        that oscillate.
+        With momentum :math:`\mu^{m/2}U_m(x)` is even or odd in x and grows with :math:`|x| \ge 1`, so the largest
+        :math:`|x|` counts, or the critically damped 1. Where all are below, :math:`x = \cos\varphi` and
+        :math:`|U_m| = |\sin(m+1)\varphi| / \sin\varphi`.
         """
+        mu, step = self.options.factor, rate * (1 - self.options.dampening)
         if not self._steady(rate, smallest):
-            return size
-        if largest >= 0 or self.options.nesterov or self.options.decoupled:
-            return max(largest, 0.0)
-        step, mu = rate * (1 - self.options.dampening), self.options.factor
-        critical = -((1 - math.sqrt(mu)) ** 2) / step
-        eigenvalue = max(largest, critical)
-        if step * abs(smallest) > 1 + mu + max(
-            1 + mu + step * eigenvalue, 2 * math.sqrt(mu)
-        ):  # |x| of the smallest is larger
-            return 0.0
-        return eigenvalue
+            return max(abs(largest), abs(smallest)), None
+        if largest >= 0 or self.options.decoupled or step == 0:
+            return max(largest, 0.0), None
+        if self.options.nesterov:
+            theta = 1 + rate * largest  # the largest counts: both theta and x grow with the eigenvalue
+            cosine, fade = (1 + mu) * math.sqrt(theta / mu) / 2, math.sqrt(mu * theta)
+            height, critical = rate * math.sqrt(mu / theta) if theta > 0 else 0.0, -(((1 - mu) / (1 + mu)) ** 2) / rate
+            number = largest
+        else:
+            ends = [(1 + mu + step * eigenvalue) / (2 * math.sqrt(mu)) for eigenvalue in (largest, smallest)]
+            cosine, fade, height, critical = (
+                max(map(abs, ends)),
+                math.sqrt(mu),
+                step,
+                -((1 - math.sqrt(mu)) ** 2) / step,
+            )
+            number = largest if cosine == ends[0] else (2 * math.sqrt(mu) * cosine - 1 - mu) / step
+        if cosine >= 1:
+            return number, None
+        swing = 1 - cosine**2
+        return critical / UPWARDS, None if swing < LEAST_SWING else (fade, height / math.sqrt(swing))
 
     def _steady(self, rate: float, smallest: float) -> bool:
         """Whether negative eigenvalues respond no more than 0 does: a constant rate, and no overshooting."""
@@ -442,6 +578,27 @@ class MomentumMover:
         if options.nesterov:
             return rate * abs(smallest) <= 1
         return rate * (1 - options.dampening) * abs(smallest) <= 2 * (1 + options.factor)
+
+    def _comparison(
+        self, rate: float, response: tuple[float, tuple[float, float] | None], keep: float, count: int, begin: bool
+    ) -> Comparison:
+        number, sequence = response
+        moved = self._power(rate, number, keep, count, begin)
+        free = self._power(rate, max(number, 0.0), max(keep, 1.0), count, begin)
+        ring = None
+        if sequence is not None:
+            factor, height = sequence
+            later = count - 1 if begin else count
+            load = height * (1 - factor**later) / (1 - factor)
+            if begin:  # the very first push is undamped
+                load += height / (1 - self.options.dampening) * factor**later
+            ring = factor**count, load
+        return Comparison(
+            matrix=(moved[0, 0], moved[0, 1], moved[1, 0], moved[1, 1]),
+            load=(moved[0, 2], moved[1, 2]),
+            top=(free[0, 0], free[0, 1], free[0, 2]),
+            ring=ring,
+        )
 
     def _power(self, rate: float, size: float, keep: float, count: int, begin: bool) -> np.ndarray:
         """`count` steps on (e, v, forcing) of the comparison recurrence; the very first is undamped."""

@@ -147,7 +147,9 @@ class Norms:
     largest_feature: Tensor
     moving_features: Tensor  # Frobenius norm of what the modes see of the features
     moving_weight: Tensor
+    moving_body: Tensor  # spectral norm of the former
     resting: Tensor  # Frobenius norm of the rest of the features
+    resting_body: Tensor  # and its spectral norm
     shift: Tensor  # norm of the biases (centered, if the loss is)
 
 
@@ -242,7 +244,9 @@ def measure(
         largest_feature=longest + keep.abs() * residuals.longest,
         moving_features=rows.flatten(-2).norm(dim=-1),
         moving_weight=weight.flatten(-2).norm(dim=-1),
+        moving_body=tall_body.sqrt(),
         resting=keep.abs() * residuals.frobenius,
+        resting_body=keep.abs() * residuals.spectral,
         shift=shift.norm(dim=-1),
     )
     return Norms(**{name: torch.where(fits, norm, math.inf) for name, norm in vars(norms).items()})

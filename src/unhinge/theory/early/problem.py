@@ -36,7 +36,7 @@ from unhinge.theory.validation import as_tensor, scalar
 
 __all__ = ["EarlyCrossEntropy", "Linearized"]
 
-NUMBERS_AT_ONCE = 2**23  # of one array of the certificate: 64 MB
+NUMBERS_AT_ONCE = 2**21  # of one array of the certificate: 16 MB
 LOSSES = {"binary_cross_entropy": binary_cross_entropy, "squared_error": squared_error}
 
 
@@ -197,6 +197,7 @@ class Linearized:
             sigma=self.scale.item() * self.problem.critical_decay.item() * (1 + 1e-12),
             discrete=discrete,
             steepness=weights.total * self.shape.curvature(math.inf),
+            softness=weights.total * self.shape.diagonal.min().item() * (1 - 1e-12),
         )
 
     def _early(self, path: Path, certificate: Certificate | None, discrete: bool) -> EarlyPath:
@@ -262,7 +263,8 @@ class Linearized:
             measured,
             measured.log_norm,
             self.scale.item() * self.problem.bias_drive.norm().item() if biases else 0.0,
-            max(4, min(BATCH, NUMBERS_AT_ONCE // wide)),
+            self.decays[1].item() if biases else 0.0,
+            max(1, min(BATCH, NUMBERS_AT_ONCE // wide)),
         )
         return self._early(path, certificate, mover.discrete)
 
@@ -271,7 +273,8 @@ class Linearized:
         measured = _AnchoredNorms(path, self._weights, self.shape, self._alpha)
         drive = self.scale.item() * self.problem.bias_drive.norm().item() if biases else 0.0
         forcing = Forcing(self.shape, measured.weights, mover.scales, biases, convex=True)
-        return Certificate(mover, forcing, measured, measured.log_norm, drive)
+        decay = self.decays[1].item() if biases else 0.0
+        return Certificate(mover, forcing, measured, measured.log_norm, drive, decay)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
