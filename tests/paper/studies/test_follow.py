@@ -18,5 +18,6 @@ def test_a_later_question_about_unknown_images_trains_nothing_again(tmp_path: Pa
     second = follow(asked)
     assert log.read_bytes() == before
     assert second["curves"] == first["curves"]
-    assert "ood" in second and "ood" not in first
+    assert "ood" in second
+    assert "ood" not in first
     assert measured(plain) == first

@@ -103,7 +103,7 @@ def follow(task: Task) -> JsonRecord:
     result["evaluation_seconds"] = round(time.perf_counter() - began - seconds, 2)
     result = plain(result, names=True)
     write_sealed(task.path, result)
-    # The last one stays: another table may ask the same network about unknown images, and then nothing is trained again.
+    # The last one stays: if another table asks the same network about unknown images, nothing is trained again.
     for file in sorted(folder.glob("checkpoint-*.safetensors"))[:-1]:
         file.unlink()
     return result
