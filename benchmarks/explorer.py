@@ -1,16 +1,20 @@
 """The explorer under load: waiting times of many clients at once, and the memory of the server.
 
-    python benchmarks/explorer.py [--clients 20] [--requests 400] [--minutes M] [--json]
+    python benchmarks/explorer.py [--clients 20] [--requests 400] [--random 0.1] [--minutes M] [--json]
 
 Each client moves a slider again as soon as the last move is answered, as the page does, so that no two requests are the
-same; two in five requests ask for another view than the first. The server is a process of its own. `--requests 10000`
-shows whether its memory stays flat. How far it is, is said on stderr.
+same; half of the requests ask for another view than the first. One in ten sets every control of its view to a random
+value of its slider; the others are ordinary. An error is an answer that is none, that the page cannot read, or, of an
+ordinary request, a refusal. The server is a process of its own; its processor time is measured with its memory.
+`--requests 10000` shows whether that stays flat. How far it is, is said on stderr.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import random
 import subprocess
 import sys
@@ -18,7 +22,12 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlencode
 
+from unhinge.web.app import SORRY, all_controls
+from unhinge.web.controls import Control
+
+EARLY = 1000  # answers after which the memory is looked at for the first time
 SERVE = (
     "import sys; from unhinge.web.serve import serve; s = serve(port=0, token=None); print(s.url, flush=True); s.run()"
 )
@@ -33,24 +42,55 @@ def megabytes(pid: int) -> float:
     return next(float(line.split()[1]) / 1024 for line in fields if line.startswith("VmRSS"))
 
 
-def queries(client: int, count: int) -> list[str]:
-    """Moves of one client: ordinary values, none of them twice."""
-    draw = random.Random(client)
+def seconds(pid: int) -> float:
+    """Processor time of a process so far (Linux; elsewhere not a number)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return float("nan")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def queries(client: int, count: int, share: float = 0.0) -> list[str]:
+    """Moves of one client, none of them twice: ordinary values, and of that share random ones of every control."""
+    draw, other = random.Random(client), random.Random(f"random {client}")
     views = ("free", "free", "free", "sphere", "noise", "young")
     found = []
     for step in range(count):
-        view = draw.choice(views)
-        found.append(
-            f"view={view}&classes={draw.randint(3, 40)}&dim={draw.randint(40, 128)}"
-            f"&gamma={draw.uniform(0.001, 0.2):.6f}&seed={1000 * client + step}"
-        )
+        view, seed = draw.choice(views), 1000 * client + step
+        sizes = f"classes={draw.randint(3, 40)}&dim={draw.randint(40, 128)}"
+        gamma = "" if view == "young" else f"&gamma={draw.uniform(0.001, 0.2):.6f}"
+        if other.random() < share:
+            drawn = {control.key: any_value(control, other) for control in all_controls()[view]}
+            found.append(urlencode({"view": view} | drawn | {"seed": seed}))
+        else:
+            found.append(f"view={view}&{sizes}{gamma}&seed={seed}")
     return found
+
+
+def any_value(control: Control, draw: random.Random) -> str:
+    """A value that the control's slider can have; empty where the theory may choose, now and then."""
+    if control.kind == "choice":
+        return draw.choice(control.choices)[0]
+    if control.kind == "text" or (control.default is None and draw.random() < 0.5):
+        return str(control.default or "")
+    low, high = control.slide
+    if control.zero and draw.random() < 0.5:
+        return "0"
+    value = low * (high / low) ** draw.random() if control.log else draw.uniform(low, high)
+    return f"{round(value)}" if control.kind == "count" else f"{value:.6g}"
+
+
+def refused(constant: str) -> None:
+    """For what JSON does not have, and a browser does not read."""
+    raise ValueError(f"the answer holds {constant}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--requests", type=int, default=400, help="of all clients together")
+    parser.add_argument("--random", type=float, default=0.1, help="share of requests that set every control")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="at most, for all of them")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
@@ -61,23 +101,26 @@ def main() -> None:
 
         waited: dict[str, list[float]] = {}  # milliseconds, by view
         said = end = float("inf")  # no words and no end while the server warms up
+        early = float("nan")  # megabytes after the first answers
 
         def work(client: int) -> list[float]:
-            nonlocal said
+            nonlocal said, early
             waits: list[float] = []
-            for query in queries(client, max(1, asked.requests // asked.clients)):
+            for query in queries(client, max(1, asked.requests // asked.clients), asked.random):
                 began = time.perf_counter()
                 if began > end:
                     break
                 if client == 0 and began - said > 10:
                     done, said = sum(map(len, waited.values())), began
+                    if done >= EARLY and math.isnan(early):
+                        early = megabytes(server.pid)
                     print(f"{done:,} answers, {len(failures)} errors, {megabytes(server.pid):.0f} MB", file=sys.stderr)
                 try:
                     with urllib.request.urlopen(f"{url}answer?{query}", timeout=120) as response:
-                        record = json.load(response)
-                    if record.get("failed"):
+                        record = json.load(response, parse_constant=refused)
+                    if record.get("failed") and (query.count("&") < 5 or SORRY in record["told"]):
                         failures.append(f"{query}: {record['told']}")
-                except OSError as error:
+                except (OSError, ValueError) as error:
                     failures.append(f"{query}: {error}")
                 waits.append(1000 * (time.perf_counter() - began))
                 waited.setdefault(query.split("&")[0].removeprefix("view="), []).append(waits[-1])
@@ -86,11 +129,13 @@ def main() -> None:
         for query in queries(asked.clients, 12):  # the first answers load what the views need
             urllib.request.urlopen(f"{url}answer?{query}", timeout=120).close()
         before = megabytes(server.pid)
+        spent_before = seconds(server.pid)
         said = began = time.perf_counter()
         end = began + 60 * asked.minutes
         with ThreadPoolExecutor(asked.clients) as pool:
             waits = sorted(wait for mine in pool.map(work, range(asked.clients)) for wait in mine)
         spent, grown = time.perf_counter() - began, megabytes(server.pid)
+        processor = seconds(server.pid) - spent_before
         server.terminate()
     row = {
         "clients": asked.clients,
@@ -99,7 +144,9 @@ def main() -> None:
         "answers_per_second": round(len(waits) / spent, 1),
         "p50_ms": round(waits[len(waits) // 2]),
         "p95_ms": round(waits[int(0.95 * (len(waits) - 1))]),
+        "processor_ms": round(1000 * processor / len(waits)),
         "megabytes_before": round(before),
+        f"megabytes_{EARLY}": early if math.isnan(early) else round(early),
         "megabytes_after": round(grown),
     } | {f"p95_ms_{view}": round(sorted(mine)[int(0.95 * (len(mine) - 1))]) for view, mine in sorted(waited.items())}
     if asked.json:
