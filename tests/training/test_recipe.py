@@ -124,7 +124,7 @@ def test_whole_numbers_stand_for_floats_and_give_the_same_key():
         ({"loss": "adjusted", "head": "etf-init"}, "fixed prototypes"),
         ({"loss": "unhinged", "logit_adjustment": 1.0}, "for loss ce"),
         ({"loss": "hinge", "label_smoothing": 0.1}, "ce and unhinged"),
-        ({"epochs": 3, "warmup": 3}, "shorter than the 3 epochs"),
+        ({"epochs": 3, "warmup": 3}, "shorter than the run"),
     ],
 )
 def test_a_recipe_that_cannot_be_followed_is_refused_with_the_reason(settings, told):

@@ -13,6 +13,7 @@ from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from typer.core import TyperGroup
@@ -114,7 +115,15 @@ def _without_boxes(command: Any) -> None:
     command.rich_markup_mode = None
     for part in ("help", "epilog"):
         setattr(command, part, re.sub(r"\[/?[a-z]*\]", "", getattr(command, part) or ""))
-    command.epilog = f"\b\n{command.epilog}"  # keeps its lines
+    lines = [_continued(line, get_terminal_size().columns - 6) for line in command.epilog.splitlines()]
+    command.epilog = "\n".join(["\b", *lines])  # keeps its lines
+
+
+def _continued(line: str, width: int) -> str:
+    """A command over several lines, with a backslash at the end of all but the last, so that it can be copied."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    parts = wrap(line, width, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(parts)
 
 
 def _without_type(parameters: list[Any]) -> list[Any]:
