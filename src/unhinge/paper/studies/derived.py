@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from json import dumps
 
 from unhinge.results.json import JsonRecord
-from unhinge.training.decisions import radius_of, reached
+from unhinge.training.decisions import radius_of, reached, remaining_strength
 from unhinge.training.recipe import Recipe
 
 __all__ = ["extended"]
@@ -18,8 +18,10 @@ def extended(result: JsonRecord) -> JsonRecord:
 
     ``halfway_accuracy``: test accuracy at the middle of training. ``rare_training_accuracy``: mean over the half of the
     classes with the fewest training images, on those images. ``ood.energy.known_spread``: standard deviation of the
-    known images' energies over that of known and unknown together. A stopped run tells where its norms were. Decisions
-    from a posterior that the features were too short for are left out: see :mod:`unhinge.training.decisions`.
+    known images' energies over that of known and unknown together. ``decided_accuracy``: that of decisions adjusted by
+    the strength that the theory names for the recipe, which no test image chose. A stopped run tells where its norms
+    were. Decisions from a posterior that the features were too short for are left out: see
+    :mod:`unhinge.training.decisions`.
     """
     curves = {name: _numbers(curve) for name, curve in result.get("curves", {}).items()}
     if result.get("stopped") is not None:
@@ -35,9 +37,12 @@ def extended(result: JsonRecord) -> JsonRecord:
         rare = [share for share in by_class[len(by_class) // 2 :] if share is not None]
         record["rare_training_accuracy"] = sum(rare) / len(rare) if rare else math.nan
     if by_class and "recipe" in result:
-        radius = radius_of(Recipe.from_json(dumps(result["recipe"])), len(by_class))
+        recipe = Recipe.from_json(dumps(result["recipe"]))
+        radius = radius_of(recipe, len(by_class))
         if radius is not None and not reached(radius, result["feature_norm"]):
             record |= {"adjusted_accuracy": None, "posterior_ece": None}
+        adjusted = record.get("adjusted_accuracy") or {}
+        record["decided_accuracy"] = adjusted.get(f"{remaining_strength(recipe):g}")
     shown = (result.get("histograms") or {}).get("energy")
     spread = _known_spread(shown) if shown else None
     if spread is not None:
