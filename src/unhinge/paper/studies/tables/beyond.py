@@ -107,8 +107,8 @@ def _main_orderings() -> tuple[Ordering, ...]:
             Ordering(statement, better, worse, "decided_accuracy", column=column, ours=True, regime=False)
             for column in (TAIL, AUGMENTED_TAIL)
             for statement, better, worse in (
-                ("decided as the theory says, PAL with radius and weights above trained adjustment", BALANCED, ADJUSTED),
-                ("decided as the theory says, PAL with radius and weights above cross-entropy", BALANCED, CE),
+                ("decided as theory says, PAL with radius and weights above trained adjustment", BALANCED, ADJUSTED),
+                ("decided as theory says, PAL with radius and weights above cross-entropy", BALANCED, CE),
             )
         ),
         Ordering("a radius helps PAL with augmentation", RADIUS, PAL, column=AUGMENTED_TAIL, ours=True, regime=False),
