@@ -56,6 +56,35 @@ def test_rows_are_distributions_whatever_the_logits(dtype):
     assert nothing.tolist() == [[0.25] * 4]
 
 
+@pytest.mark.parametrize("penalty_too", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_class_weights_leave_a_posterior_that_can_be_read(seed, penalty_too):
+    """The objective of one input with a known posterior, minimized by autograd alone: a Newton step of a quadratic."""
+    draw = torch.Generator().manual_seed(seed)
+    classes, radius = 5, 4.0
+    p = torch.softmax(torch.randn(classes, generator=draw, dtype=torch.float64), 0)
+    a = torch.rand(classes, generator=draw, dtype=torch.float64) + 0.3
+    frame = simplex_etf(classes, 7, draw, dtype=torch.float64)
+    loss, penalty = (
+        UnhingedLoss(reduction="none"),
+        FeatureNormPenalty.for_radius(radius, classes, reduction="sum", loss_reduction="sum"),
+    )
+
+    def objective(h):
+        losses = loss((h @ frame.mT).expand(classes, classes), torch.arange(classes))
+        return (p * a * losses).sum() + penalty(h.expand(classes, -1), p * a if penalty_too else p)
+
+    start = torch.zeros(7, dtype=torch.float64)
+    slope, curvature = torch.func.grad(objective)(start), torch.func.hessian(objective)(start)
+    logits = (start - torch.linalg.solve(curvature, slope)) @ frame.mT
+    wanted = a * p / (a * p).sum()
+    if penalty_too:
+        torch.testing.assert_close(UF.posterior(logits, radius), wanted, rtol=1e-10, atol=1e-12)
+    else:
+        torch.testing.assert_close(UF.posterior(logits, radius, a), p, rtol=1e-10, atol=1e-12)
+        assert not torch.allclose(UF.posterior(logits, radius), wanted, rtol=1e-3)  # why the weights are asked for
+
+
 def test_the_posterior_can_be_differentiated_compiled_and_mapped():
     z = 0.1 * torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: UF.posterior(x, 5.0), z)
@@ -132,6 +161,8 @@ def test_below_the_floor_nothing_is_believed():
         (lambda: UF.posterior(torch.ones(2, 3), 0.0), "radius must be positive"),
         (lambda: UF.posterior(torch.ones(2, 3), math.nan), "radius must be positive"),
         (lambda: UF.posterior(torch.tensor(1.0), 1.0), r"shape \(\.\.\., C\)"),
+        (lambda: UF.posterior(torch.ones(2, 3), 1.0, torch.ones(2)), r"class_weight must have shape \(3,\)"),
+        (lambda: UF.posterior(torch.ones(2, 3), 1.0, torch.zeros(3)), "class_weight must be positive"),
         (lambda: UF.adjust_logits(torch.ones(2, 3, dtype=torch.int64), torch.ones(3)), "floating tensor"),
         (lambda: UF.adjust_logits(torch.ones(2, 3), torch.ones(4)), r"shape \(3,\)"),
         (lambda: UF.adjust_logits(torch.ones(2, 3), torch.tensor([1, 0, 1])), "positive and finite in every class"),

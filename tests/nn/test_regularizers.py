@@ -103,6 +103,18 @@ def test_squares_of_half_precision_features_do_not_overflow(dtype: torch.dtype):
     torch.testing.assert_close(features.grad, torch.full_like(features, 2.0))
 
 
+def test_weights_of_examples_count_them_more_than_once():
+    """A weight of 2 is the example given twice, in the sum and in the mean."""
+    features = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    twice = features[[0, 1, 1, 2]]
+    weight = torch.tensor([1.0, 2.0, 1.0])
+    for reduction in ("sum", "mean"):
+        penalty = FeatureNormPenalty(0.3, reduction)
+        torch.testing.assert_close(penalty(features, weight), penalty(twice))
+    with pytest.raises(ValueError, match=r"shape \(3,\), got \(10,\)"):
+        FeatureNormPenalty(0.3)(features, torch.ones(10))
+
+
 def test_an_empty_batch_costs_nothing_in_sum():
     assert FeatureNormPenalty(1.0)(torch.zeros(0, 3)) == 0
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from unhinge.nn import class_weights, simplex_etf
 from unhinge.nn import functional as UF
-from unhinge.nn import simplex_etf
 from unhinge.training import Recipe
-from unhinge.training.decisions import TAUS, adjusted_accuracies, probabilities, radius_of
+from unhinge.training.decisions import TAUS, adjusted_accuracies, probabilities, radius_of, remaining_strength
 
 COUNTS = torch.tensor([60, 30, 10])
 RADIUS = Recipe(loss="unhinged", head="pal", radius=4.0)
@@ -63,7 +63,21 @@ def test_features_that_are_short_of_the_radius_hold_no_posterior(logits):
     labels = torch.zeros(50, dtype=torch.int64)
     assert adjusted_accuracies(logits, labels, COUNTS, RADIUS) is not None
     assert adjusted_accuracies(logits, labels, COUNTS, replace(RADIUS, radius=400.0)) is None
-    assert probabilities(torch.full_like(logits, torch.inf), RADIUS) is None
+    assert probabilities(torch.full_like(logits, torch.inf), RADIUS, COUNTS) is None
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_class_weights_are_read_as_they_were_trained_with(weighted):
+    """At the best features both recipes decide as the posterior over the prior does, at the strength that remains."""
+    shares = COUNTS.double() / COUNTS.sum()
+    p = torch.softmax(2 * torch.randn(200, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5)), 1)
+    a = class_weights(COUNTS, 0.5).double()
+    pulled = a * p if not weighted else a * p / (a * p).sum(1, keepdim=True)
+    frame = simplex_etf(3, 5).double()
+    recipe = replace(RADIUS, class_weight=0.5, weighted_penalty=weighted)
+    logits = RADIUS.radius * pulled @ frame @ frame.T
+    decided = UF.balanced_decision(probabilities(logits, recipe, COUNTS), COUNTS, remaining_strength(recipe))
+    assert torch.equal(decided, (p / shares).argmax(1))
 
 
 def test_a_penalty_is_a_radius():

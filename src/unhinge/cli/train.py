@@ -136,6 +136,10 @@ def train(
         float | None,
         typer.Option(help="Feature norm that the penalty aims at, instead of its strength.", rich_help_panel=LOSS),
     ] = None,
+    weighted_penalty: Annotated[
+        bool | None,
+        typer.Option(help="Class weights on the penalty of a radius too, not on the loss alone.", rich_help_panel=LOSS),
+    ] = None,
     rescale: Annotated[
         bool | None,
         typer.Option(help="Rescaled learning rate: feature gradients times |h| (fnpal).", rich_help_panel=LOSS),

@@ -61,7 +61,7 @@ def centered_logits(
     return F.linear(features, centered, bias)
 
 
-def posterior(logits: Tensor, radius: float) -> Tensor:
+def posterior(logits: Tensor, radius: float, class_weight: Tensor | None = None) -> Tensor:
     r"""Class probabilities without softmax, for a fixed simplex head and features of a given radius  [eq: posterior].
 
     With a penalty that asks for the radius :math:`r`, the unhinged loss on a fixed simplex is a squared error towards
@@ -73,11 +73,18 @@ def posterior(logits: Tensor, radius: float) -> Tensor:
     clamped at zero and divided by the sum. The softmax of these logits is no probability of anything: its sharpness
     depends on the radius.
 
+    **Class weights** :math:`a` change what the best feature is. If the penalty has them too, the formula gives
+    :math:`a_c P_c` up to a common factor. If the loss alone has them, each class has its own radius :math:`a_c r`, and
+    all values are shifted by an unknown that differs between examples. Pass `class_weight` then: since the posterior
+    sums to one, the shift can be solved for, and the result is :math:`P` itself.
+
     Arguments:
         logits: :math:`z`, shape :math:`(*, C)`, of a head whose prototypes have length 1. For length :math:`s` (the
             `scale` of an :class:`~unhinge.nn.ETFHead`) pass :math:`r s` as the radius.
         radius: :math:`r > 0`, that of :meth:`FeatureNormPenalty.for_radius
             <unhinge.nn.FeatureNormPenalty.for_radius>`.
+        class_weight: :math:`a > 0`, shape :math:`(C)`, where the loss was trained with class weights and the penalty
+            without; their mean over the training examples is 1, as :func:`~unhinge.nn.class_weights` makes it.
 
     Returns:
         Probabilities of shape :math:`(*, C)`, at least float32. Where all of them would be clamped to zero, which no
@@ -96,6 +103,11 @@ def posterior(logits: Tensor, radius: float) -> Tensor:
         )
     classes = logits.shape[-1]
     raw = (1 + (classes - 1) / radius * logits.to(widened(logits.dtype))) / classes
+    if class_weight is not None:
+        # raw = a P + shift with one shift for an example; sum(P) = 1 gives it.
+        weights = _per_class("class_weight", class_weight, raw, "class_weights(counts)").to(raw.dtype)
+        shift = ((raw / weights).sum(-1, keepdim=True) - 1) / (1 / weights).sum()
+        raw = (raw - shift) / weights
     positive = raw.clamp(min=0)
     total = positive.sum(-1, keepdim=True)
     return torch.where(total > 0, positive / torch.where(total > 0, total, 1), 1 / classes)
@@ -166,15 +178,21 @@ def _check_exponent(name: str, value: float) -> None:
 
 def _frequencies(prior: Tensor, like: Tensor) -> Tensor:
     """The prior in float64, summing to 1."""
-    if prior.shape != like.shape[-1:]:
+    wide = _per_class("prior", prior, like, "torch.bincount(labels)")
+    return wide / wide.sum()
+
+
+def _per_class(name: str, value: Tensor, like: Tensor, maker: str) -> Tensor:
+    """Positive numbers, one for each class, in float64."""
+    if value.shape != like.shape[-1:]:
         raise ValueError(
-            f"prior must have shape ({like.shape[-1]},), one number per class, got {tuple(prior.shape)}. "
-            "torch.bincount(labels) makes one."
+            f"{name} must have shape ({like.shape[-1]},), one number per class, got {tuple(value.shape)}. "
+            f"{maker} makes one."
         )
-    wide = prior.detach().to(like.device, torch.float64)
+    wide = value.detach().to(like.device, torch.float64)
     if not bool(((wide > 0) & wide.isfinite()).all()):
         raise ValueError(
-            "prior must be positive and finite in every class: a class that was never seen in training has no "
+            f"{name} must be positive and finite in every class: a class that was never seen in training has no "
             "posterior to be divided. Leave such classes out."
         )
-    return wide / wide.sum()
+    return wide

@@ -12,8 +12,10 @@ from unhinge.nn.precision import widened
 __all__ = ["check_penalty_reduction", "check_strength", "feature_norm_penalty", "penalty_strength"]
 
 
-def feature_norm_penalty(features: Tensor, strength: float, reduction: str = "sum") -> Tensor:
-    r""":math:`\lambda\sum_i\|h_i\|^2`, or the mean over the examples instead of the sum.
+def feature_norm_penalty(
+    features: Tensor, strength: float, reduction: str = "sum", weight: Tensor | None = None
+) -> Tensor:
+    r""":math:`\lambda\sum_i a_i\|h_i\|^2`, or the mean over the examples instead of the sum.
 
     There is no factor 1/2. Next to a loss that is a mean over the batch, a summed penalty is as many times stronger as
     the batch has examples; see :class:`~unhinge.nn.FeatureNormPenalty`.
@@ -22,6 +24,8 @@ def feature_norm_penalty(features: Tensor, strength: float, reduction: str = "su
         features: :math:`h`, shape :math:`(*, p)`, one example per row.
         strength: :math:`\lambda \ge 0`.
         reduction: ``"sum"`` or ``"mean"`` over all rows.
+        weight: Weight :math:`a_i` of each example, shape :math:`(*)`; the mean is then divided by their sum. None: 1.
+            Pass here what the loss weighs its examples by, so that every class keeps the same radius.
 
     The result is at least float32: the sum of the squares of a batch of halves does not fit into a half.
 
@@ -36,7 +40,15 @@ def feature_norm_penalty(features: Tensor, strength: float, reduction: str = "su
             f"features must be a floating tensor of shape (..., p), got {tuple(features.shape)} of {features.dtype}."
         )
     squares = features.to(widened(features.dtype)).square().sum(-1)
-    return strength * (squares.sum() if reduction == "sum" else squares.mean())
+    if weight is None:
+        return strength * (squares.sum() if reduction == "sum" else squares.mean())
+    if weight.shape != squares.shape:
+        raise ValueError(
+            f"weight must have one number for each example, shape {tuple(squares.shape)}, got {tuple(weight.shape)}. "
+            "For weights of classes pass class_weight[target]."
+        )
+    total = (squares * weight).sum()
+    return strength * (total if reduction == "sum" else total / weight.sum(dtype=squares.dtype))
 
 
 def penalty_strength(

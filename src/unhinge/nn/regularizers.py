@@ -27,6 +27,10 @@ class FeatureNormPenalty(nn.Module):
     the prototypes, scaled to a certain radius. So choose the radius: :meth:`for_radius`. Without a penalty there is
     none, and the features grow as long as one trains.
 
+    **With class weights.** If the loss weighs its examples by their class, call the penalty with the same weights,
+    ``penalty(features, class_weight[target])``. Then every class has the radius asked for, and the logits are read by
+    :func:`~unhinge.nn.functional.posterior` as before. Otherwise each class has a radius of its own, :math:`a_c r`.
+
     Arguments:
         strength: :math:`\lambda \ge 0`.
         reduction: ``"sum"`` or ``"mean"`` over the examples.
@@ -75,8 +79,8 @@ class FeatureNormPenalty(nn.Module):
         )
         return cls(strength, reduction)
 
-    def forward(self, features: Tensor) -> Tensor:
-        return feature_norm_penalty(features, self.strength, self.reduction)
+    def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+        return feature_norm_penalty(features, self.strength, self.reduction, weight)
 
     def extra_repr(self) -> str:
         return f"strength={self.strength}, reduction={self.reduction!r}"

@@ -27,6 +27,7 @@ def method_of(recipe: Recipe) -> str:
     for name in ("feature_penalty", "class_weight", "logit_adjustment"):
         value = getattr(recipe, name)
         parts += [f"{name.replace('_', ' ')} {value:g}"] if value else []
+    parts += ["weighted penalty"] if recipe.weighted_penalty else []
     parts += ["rescaled"] if recipe.rescale else []
     parts += [recipe.imbalance] if recipe.imbalance else []
     return ", ".join(parts)

@@ -11,6 +11,7 @@ import math
 from torch import Tensor
 
 from unhinge.metrics import shot_accuracy
+from unhinge.nn import class_weights
 from unhinge.nn import functional as UF
 from unhinge.training.recipe import Recipe
 
@@ -62,19 +63,22 @@ def reached(radius: float, length: float) -> bool:
     return REACHED * radius <= length < math.inf
 
 
-def probabilities(logits: Tensor, recipe: Recipe) -> Tensor | None:
+def probabilities(logits: Tensor, recipe: Recipe, counts: Tensor) -> Tensor | None:
     r"""The posterior of a fixed simplex with a radius, :math:`(n, C)`; None where the logits hold none.
 
     They hold none without a radius, and none while the features are shorter than half of it. Their length is read from
     the logits: prototypes of a simplex give :math:`\|z\|^2 = \frac{C}{C-1} s^2 \|h\|^2` for prototypes of length
     :math:`s` and the part of :math:`h` that they span.
 
+    With class weights on the loss alone it is the posterior itself, with a weighted penalty :math:`a_c P_c` up to a
+    factor: see :func:`unhinge.nn.functional.posterior`.
+
     Example:
         >>> import torch
-        >>> logits = 10 * torch.tensor([[1.0, -0.5, -0.5]])
-        >>> probabilities(logits, Recipe(loss="unhinged", head="pal", radius=10.0)).tolist()
+        >>> logits, counts = 10 * torch.tensor([[1.0, -0.5, -0.5]]), torch.tensor([2, 1, 1])
+        >>> probabilities(logits, Recipe(loss="unhinged", head="pal", radius=10.0), counts).tolist()
         [[1.0, 0.0, 0.0]]
-        >>> probabilities(logits, Recipe(loss="unhinged", head="pal", radius=1000.0)) is None
+        >>> probabilities(logits, Recipe(loss="unhinged", head="pal", radius=1000.0), counts) is None
         True
     """
     classes = logits.shape[-1]
@@ -85,7 +89,10 @@ def probabilities(logits: Tensor, recipe: Recipe) -> Tensor | None:
     lengths = ((classes - 1) / classes) ** 0.5 * wide.norm(dim=-1) / recipe.head_scale
     if not reached(radius, lengths.mean().item()):
         return None
-    return UF.posterior(wide, radius * recipe.head_scale)
+    weights = None
+    if recipe.class_weight and not recipe.weighted_penalty:
+        weights = class_weights(counts, recipe.class_weight).to(wide)
+    return UF.posterior(wide, radius * recipe.head_scale, weights)
 
 
 def adjusted_accuracies(logits: Tensor, labels: Tensor, counts: Tensor, recipe: Recipe) -> dict[str, float] | None:
@@ -112,13 +119,17 @@ def adjusted_accuracies(logits: Tensor, labels: Tensor, counts: Tensor, recipe: 
 def remaining_strength(recipe: Recipe) -> float:
     r"""How much of the prior training has left in the logits: :math:`\tau` = 1 less what its weights took out.
 
-    Class weights :math:`n_c^{-a}` and a logit adjustment of strength :math:`a` each take :math:`\pi^a` out.
+    Class weights :math:`n_c^{-a}` and a logit adjustment of strength :math:`a` each take :math:`\pi^a` out. Weights of
+    a loss whose penalty has none are taken back by :func:`probabilities` already.
 
     Example:
         >>> remaining_strength(Recipe()), remaining_strength(Recipe(class_weight=0.5))
         (1.0, 0.5)
+        >>> remaining_strength(Recipe(loss="unhinged", head="pal", radius=10.0, class_weight=0.5))
+        1.0
     """
-    return max(0.0, 1.0 - (recipe.class_weight or 0.0) - (recipe.logit_adjustment or 0.0))
+    undone = recipe.loss != "ce" and not recipe.weighted_penalty
+    return max(0.0, 1.0 - (0.0 if undone else recipe.class_weight) - recipe.logit_adjustment)
 
 
 def adjusted_record(logits: Tensor, labels: Tensor, counts: Tensor, recipe: Recipe) -> dict[str, float] | None:
@@ -137,5 +148,5 @@ def _decided(logits: Tensor, counts: Tensor, recipe: Recipe, strength: float) ->
     shares = counts.to(logits.device)
     if recipe.loss == "ce":
         return UF.adjust_logits(logits.double(), shares, strength).argmax(-1)
-    posterior = probabilities(logits, recipe)
+    posterior = probabilities(logits, recipe, counts)
     return None if posterior is None else UF.balanced_decision(posterior, shares, strength)

@@ -153,7 +153,7 @@ def _evaluate(
         },
         "notes": _notes(recipe, ood),
     }
-    posterior = probabilities(tested.logits, recipe)
+    posterior = probabilities(tested.logits, recipe, counts)
     if posterior is not None:
         # Its logits are affine in the posterior: their softmax is no probability, its calibration error an artefact.
         numbers["posterior_ece"] = reliability(posterior, tested.labels).error

@@ -1,7 +1,8 @@
 r"""From a recipe to the number that is lowered: loss, class weights and feature penalty.
 
 Kept as sums, so that the parts of a batch that lie in several processes add up to exactly what one process computes:
-:math:`\big(\sum_i a_{y_i}\ell_i\big) / \sum_i a_{y_i} + \lambda\sum_i\|h_i\|^2`.
+:math:`\big(\sum_i a_{y_i}\ell_i\big) / \sum_i a_{y_i} + \lambda\sum_i\|h_i\|^2`. A weighted penalty of a radius belongs
+to the losses instead, :math:`\ell_i + \lambda\|h_i\|^2`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class Objective:
 
     def combined(self, losses: Tensor, features: Tensor, target: Tensor, total_weight: Tensor, batch: int) -> Tensor:
         """The same from the losses of the examples."""
-        value = (losses * self.weight_of(target)).sum() / total_weight
+        weights = self.weight_of(target)
+        value = (losses * weights).sum() / total_weight
+        if self.recipe.weighted_penalty:
+            return value + UF.feature_norm_penalty(features, self.penalty_of_mean, weight=weights) / total_weight
         strength = self.penalty + self.penalty_of_mean / batch
         return value + UF.feature_norm_penalty(features, strength) if strength else value
 

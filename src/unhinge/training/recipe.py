@@ -67,6 +67,7 @@ class Recipe:
     label_smoothing: float = 0.0
     feature_penalty: float = 0.0  # lambda of lambda * sum over the batch of |h|^2
     radius: float | None = None  # the feature norm that the penalty shall ask for, instead of its strength
+    weighted_penalty: bool = False  # class weights on the radius' penalty too: then every class has the same radius
     rescale: bool = False  # gradients of the features times their norm (fnpal)
 
     # how
@@ -126,6 +127,8 @@ class Recipe:
                 "a radius sets the penalty of the unhinged loss on fixed prototypes (loss unhinged, head pal); "
                 f"with loss {self.loss} and head {self.head}, give feature_penalty."
             )
+        if self.weighted_penalty and (self.radius is None or not self.class_weight):
+            raise RecipeError("weighted_penalty puts class weights on the penalty of a radius: give both of them.")
         if self.rescale and self.head != "fnpal":
             raise RecipeError(f"rescale is for normalized features (head fnpal), but the head is {self.head}.")
         if self.loss == "adjusted" and self.head not in ("pal", "fnpal"):

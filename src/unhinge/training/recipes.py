@@ -91,6 +91,7 @@ class Method:
     radius: float | None = None
     class_weight: float = 0.0
     logit_adjustment: float = 0.0
+    weighted_penalty: bool = False
     rescale: bool = False
     gamma: float | None = None
     head_scale: float = 1.0
@@ -107,6 +108,7 @@ class Method:
         parts += [f"λ={short(self.penalty)}"] if self.penalty else []
         parts += [f"radius {self.radius:g}"] if self.radius is not None else []
         parts += [_WEIGHTS.get(self.class_weight, f"n^-{self.class_weight:g} weights")] if self.class_weight else []
+        parts += ["penalty too"] if self.weighted_penalty else []
         parts += ["logits adjusted"] if self.logit_adjustment else []
         parts += ["rescaled"] if self.rescale else []
         return ", ".join(parts)
@@ -120,7 +122,8 @@ class Method:
         changes = dict(_KINDS[self.kind][1])
         if self.penalty:
             changes["feature_penalty"] = self.penalty * PAPER_BATCH / batch
-        for name in ("radius", "class_weight", "logit_adjustment", "rescale", "gamma", "head_scale"):
+        names = ("radius", "class_weight", "logit_adjustment", "weighted_penalty", "rescale", "gamma", "head_scale")
+        for name in names:
             if getattr(self, name) != getattr(Method, name):
                 changes[name] = getattr(self, name)
         return changes
@@ -150,6 +153,7 @@ METHODS: Mapping[str, Method] = {
     "pal+sqrt": Method("pal", class_weight=0.5),
     "pal+penalty+sqrt": Method("pal", penalty=5e-7, class_weight=0.5),
     "pal+radius+sqrt": Method("pal", radius=10.0, class_weight=0.5),
+    "pal+radius+sqrt+weighted": Method("pal", radius=10.0, class_weight=0.5, weighted_penalty=True),
     "pal+inverse": Method("pal", class_weight=1.0),
     "fnpal": Method("fnpal"),
     "fnpal+rescale": Method("fnpal", rescale=True),
