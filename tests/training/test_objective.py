@@ -44,16 +44,20 @@ def loss_of_one(recipe: Recipe, z: list[float], y: int, counts: list[int]) -> fl
 
 
 def naive(recipe: Recipe, logits: Tensor, features: Tensor, target: Tensor, counts: list[int]) -> float:
-    total = top = squares = 0.0
+    total = top = squares = weighted = 0.0
     for z, h, y in zip(logits.tolist(), features.tolist(), target.tolist(), strict=True):
         weight = counts[y] ** -recipe.class_weight
         top += weight * loss_of_one(recipe, z, y, counts)
         total += weight
         squares += sum(v * v for v in h)
+        weighted += weight * sum(v * v for v in h)
     strength = recipe.feature_penalty
     if recipe.radius is not None:
         gamma = 1 / (logits.shape[1] - 1) if recipe.gamma is None else recipe.gamma
-        strength = (1 + gamma) * recipe.head_scale / (2 * recipe.radius) / len(target)
+        of_mean = (1 + gamma) * recipe.head_scale / (2 * recipe.radius)
+        if recipe.weighted_penalty:
+            return top / total + of_mean * weighted / total
+        strength = of_mean / len(target)
     return top / total + strength * squares
 
 
@@ -65,6 +69,7 @@ RECIPES = [
     Recipe(loss="unhinged"),
     Recipe(loss="unhinged", gamma=0.0, class_weight=0.7, label_smoothing=0.2, feature_penalty=0.3),
     Recipe(loss="unhinged", head="pal", radius=5.0, head_scale=2.0, class_weight=0.5),
+    Recipe(loss="unhinged", head="pal", radius=5.0, head_scale=2.0, class_weight=0.5, weighted_penalty=True),
     Recipe(loss="unhinged", head="pal", radius=0.5, gamma=0.3),
     Recipe(loss="hinge", class_weight=0.5),
     Recipe(loss="taylor_softmax", class_weight=0.5),

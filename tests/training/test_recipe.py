@@ -23,7 +23,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=3,
 )
-APART = ("loss", "head", "radius", "rescale", "fonts", "characters")  # valid only with others
+APART = ("loss", "head", "radius", "weighted_penalty", "rescale", "fonts", "characters")  # valid only with others
 GOOD = {
     "data": st.sampled_from(["digits", "cifar10", "folder:a b/c"]),
     "imbalance": st.none() | st.sampled_from(["exp:100", "step:2.5"]),
@@ -119,6 +119,8 @@ def test_whole_numbers_stand_for_floats_and_give_the_same_key():
         ({"radius": 5.0, "feature_penalty": 1e-5, "loss": "unhinged", "head": "pal"}, "twice"),
         ({"radius": 5.0}, "give feature_penalty"),
         ({"radius": 5.0, "loss": "unhinged", "head": "fnpal"}, "give feature_penalty"),
+        ({"weighted_penalty": True, "class_weight": 0.5}, "give both of them"),
+        ({"weighted_penalty": True, "radius": 5.0, "loss": "unhinged", "head": "pal"}, "give both of them"),
         ({"rescale": True, "head": "pal"}, "head fnpal"),
         ({"loss": "adjusted"}, "fixed prototypes"),
         ({"loss": "adjusted", "head": "etf-init"}, "fixed prototypes"),

@@ -138,7 +138,11 @@ def train(
     ] = None,
     weighted_penalty: Annotated[
         bool | None,
-        typer.Option(help="Class weights on the penalty of a radius too, not on the loss alone.", rich_help_panel=LOSS),
+        typer.Option(
+            "--weighted-penalty",  # without a --no- of its own, which no terminal of 80 columns has the room for
+            help="Class weights on the penalty of a radius too, not on the loss alone.",
+            rich_help_panel=LOSS,
+        ),
     ] = None,
     rescale: Annotated[
         bool | None,
