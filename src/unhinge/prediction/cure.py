@@ -47,8 +47,8 @@ class Cure:
         return (
             f"The largest class has {self.imbalance:.4g} times the examples of the smallest: the leading singular "
             f"value is {self.leading:.4g}, the next {self.following:.4g}, and {when}. Weights n_c^(-1/2) make them "
-            f"equal. After training with them decide with strength {self.strength_with_weights:g}; after training "
-            f"without, with strength {self.strength_without_weights:g}."
+            f"equal. After training with them, on the loss and on the penalty of a radius, decide with strength "
+            f"{self.strength_with_weights:g}; after training without, with strength {self.strength_without_weights:g}."
         )
 
 
@@ -63,7 +63,8 @@ def cure_for(counts: Numbers, gamma: float | None = None, lr: float = 0.1) -> Cu
     Returns:
         Weights :math:`n_c^{-1/2}` for :class:`~unhinge.nn.UnhingedLoss`, and :math:`\tau` for
         :func:`~unhinge.nn.functional.balanced_decision` (:math:`\hat P_c/\pi_c^\tau`): 1 after training without
-        weights, :math:`\tfrac12` after training with them, since they have divided by :math:`\pi^{1/2}` already.
+        weights, :math:`\tfrac12` after training with them on loss and penalty, since they have divided by
+        :math:`\pi^{1/2}` already.
 
     Example:
         >>> cure = cure_for([100, 10, 1])
