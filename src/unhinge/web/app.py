@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dash
 import numpy as np
+import torch
 from dash import Input, Output, dcc, html
 from flask import Flask, Response, request
 
@@ -38,7 +40,7 @@ LONGEST_UPLOAD = 30.0  # seconds
 LOG = logging.getLogger(__name__)
 SORRY = "Something went wrong in the explorer itself; the details are in its terminal. Another value may work."
 
-ANSWERS: SizedCache[tuple[State, str], str] = SizedCache(LARGEST_KEPT, len)
+ANSWERS: SizedCache[tuple[State, str], str] = SizedCache(LARGEST_KEPT, sys.getsizeof)  # two bytes a letter, with any γ
 # Answers are computed by two threads, whoever asks: more of them would only slow each other down, and each thread that
 # computes keeps memory of its own (the allocator's arenas).
 WORKERS = ThreadPoolExecutor(2, thread_name_prefix="explorer")
@@ -54,7 +56,8 @@ def solve(state: State) -> Answer:
     view = next(view for view in VIEWS if view.key == state.view)
 
     def quietly() -> Answer:
-        with np.errstate(all="ignore"):  # a number that overflows is a gap in its curve, not a line in the terminal
+        # A number that overflows is a gap in its curve, not a line in the terminal; and no answer is differentiated.
+        with np.errstate(all="ignore"), torch.no_grad():
             return view.solve(state)
 
     return WORKERS.submit(quietly).result()

@@ -153,6 +153,7 @@ def _bytes(script: Script) -> int:
     return sum(value.nbytes for value in script.names.values() if isinstance(value, Tensor))
 
 
+SMALL = 100_000  # numbers: states of all examples are made faster than a few examples walk
 STARTS: SizedCache[str, Script] = SizedCache(limit=64 * 2**20, size_of=_bytes)
 
 
@@ -261,7 +262,7 @@ def _distance_panel(state: State, script: Script, steps: str, exponent: dict[str
             continue
         last, part = above[-1], f"{2 * above[-1] // 3}:{above[-1] + 1}"
         lines.append(
-            f"curves['{name}, slope'] = (x[{part}], 1.3 * {name}.distance(x[{last}]) * "
+            f"curves['{name}, slope'] = (x[{part}], 1.3 * curves['{name}'][1][{last}] * "
             f"torch.exp({name}.rate() * (x[{part}].double() - x[{last}])))"
         )
     looks = {"plain, slope": Look("dashed", 0, listed=False), "rescaled, slope": Look("dashed", 1, listed=False)}
@@ -270,10 +271,11 @@ def _distance_panel(state: State, script: Script, steps: str, exponent: dict[str
 
 
 def _unequal_panel(script: Script) -> Panel:
-    early = script["x"][len(script["x"]) // 8].item()
+    place = len(script["x"]) // 8
+    early = script["x"][place].item()
     drawn = script.then(
-        f"x = features.norm(dim=1)\ncurves = {{'plain': (x, plain.angles({early!r}).rad2deg()), "
-        f"'rescaled': (x, rescaled.angles({early!r}).rad2deg())}}"
+        f"size = features.norm(dim=1)\ncurves = {{'plain': (size, plain.angles(x[{place}]).rad2deg()), "
+        f"'rescaled': (size, rescaled.angles(x[{place}]).rad2deg())}}"
     )
     looks = {"plain": Look("marks", 0), "rescaled": Look("marks", 1)}
     return panel_of(drawn, "initial norm |h|", f"angle after {early:,.0f} steps (degrees)", looks, xlog=True)
@@ -286,7 +288,8 @@ def _moving_panel(state: State, both: _TwoPaths, length: int) -> Panel:
     per_class, decay = state.count("per_class"), state.number("feature_decay")
     drawn = [c * per_class + i for c in classes for i in range(min(per_class, PER_CLASS))]
     moments = f"torch.arange(0, {length + 1}, {max(1, length // FRAMES)}){'' if both.discrete else '.double()'}"
-    if decay and both.discrete:  # bursts magnify rounding, so that the very same steps must be asked
+    # Steps that are known from the curves cost nothing, and bursts magnify rounding: there the very same must be asked.
+    if both.discrete and (decay or size * dim <= SMALL):
         rows = "torch.stack([plain.at(t).features[few] for t in x])"
     else:
         part = len(drawn) / size

@@ -40,6 +40,28 @@ def assert_rows(actual: Tensor, expected: Tensor, eps: float) -> None:
     assert error.max().item() <= eps * EPS
 
 
+@pytest.mark.parametrize("alpha", [0.007, 0.05, 0.5, 0.99, 1.5])
+def test_the_norm_in_the_end_is_that_of_a_late_step(alpha):
+    """Small angles end it early, where their fourth power is nothing."""
+    problem, features, lr = plane(2.0, alpha, power=2)
+    path = problem.descent(features, lr)
+    assert_exact(path.limit_norm(), path.at(100_000).features.norm(dim=-1), eps=512)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_steps_that_are_known_are_not_walked_again(decay):
+    features, weight, target = start()
+    path = Spherical(target, weight, feature_decay=decay).descent(features, lr=3.0)
+    steps = torch.arange(0, 201, 5)
+    known = path.at(steps).features
+    assert_rows(path.at(steps[::4]).features, known[::4], eps=4)
+    assert_rows(path.at(35).features, known[7], eps=4)
+    assert path.motion.latest is not None
+    assert len(path.motion.latest[0]) == len(steps)  # the question about some of them has not replaced what is kept
+    fresh = Spherical(target, weight, feature_decay=decay).descent(features, lr=3.0)
+    assert_rows(fresh.at(36).features, path.at(36).features, eps=512)  # one that is not known
+
+
 # ---- descent --------------------------------------------------------------------------------------------------------
 
 
