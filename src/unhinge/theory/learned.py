@@ -17,6 +17,7 @@ __all__ = ["first_learned", "learned"]
 GRID = 256  # times looked at before a crossing is narrowed down
 AT_ONCE = 32  # of them: classes that are right by then are not asked about any more
 FINE_GRID = 17
+MOST_DOUBLINGS = 22  # of the rounding by which a crossing is late: to 1e-9 of the time
 SETTLED = 1e-6  # so near to its direction, a path changes no decision but those at a tie
 LATEST = 4e15  # where a path has no direction, or never comes near it
 
@@ -111,14 +112,29 @@ def first_learned(
         narrowed[list(inner)] = True
         right, brackets = reached(moments, narrowed), {c: brackets[c] for c in inner}
         for c, times_of in inner.items():
-            where = int(right[torch.searchsorted(moments, times_of), c].double().argmax())
+            seen = right[torch.searchsorted(moments, times_of), c]
+            where = int(seen.double().argmax())
             narrower = times_of[max(where - 1, 0)].item(), times_of[where].item()
-            times[c] = narrower[1]
-            if narrower == brackets[c]:
+            if not bool(seen.any()) or narrower == brackets[c]:  # a tie that rounding decides, here and there otherwise
                 del brackets[c]
             else:
-                brackets[c] = narrower
+                brackets[c], times[c] = narrower, narrower[1]
+    if not discrete:  # a step is no tie, but a crossing is one: there it must be right as a path says that is asked
+        every = counts > 0
+        for c in found:
+            times[c] = _confirmed(lambda moment, c=c: bool(reached(moment, every)[0, c]), times[c].item())
     return times
+
+
+def _confirmed(right: Callable[[Tensor], bool], time: float) -> float:
+    """The time, or as many roundings later as it takes until it is right when it is asked about alone: products of
+    matrices round a little differently when other times, or only some examples, are asked about with it."""
+    later = time
+    for doubling in range(MOST_DOUBLINGS):
+        if right(torch.tensor([later], dtype=torch.float64)):
+            return later
+        later = time * (1 + 2**doubling * RESOLUTION)
+    return time
 
 
 def _open(low: float, high: float, discrete: bool) -> bool:
