@@ -15,7 +15,7 @@ from unhinge.theory.path import Path
 __all__ = ["first_learned", "learned"]
 
 GRID = 256  # times looked at before a crossing is narrowed down
-AT_ONCE = 32  # of them: classes that are right by then are not asked about any more
+AT_ONCE = 64  # of them: classes that are right by then are not asked about any more
 FINE_GRID = 17
 MOST_DOUBLINGS = 22  # of the rounding by which a crossing is late: to 1e-9 of the time
 SETTLED = 1e-6  # so near to its direction, a path changes no decision but those at a tie

@@ -173,7 +173,9 @@ class Linear:
     def scales(self) -> tuple[float, float]:
         rate_h, rate_w = self.peaks
         if not self.together:
-            rate_h, rate_w = (p * schedule.shape.highest for p, schedule in zip(self.peaks, self.schedules, strict=True))
+            rate_h, rate_w = (
+                p * schedule.shape.highest for p, schedule in zip(self.peaks, self.schedules, strict=True)
+            )
             if not (rate_h > 0 and rate_w > 0 and math.isfinite(rate_h + rate_w)):
                 return 1.0, 1.0
         return math.sqrt(rate_h), math.sqrt(rate_w)
