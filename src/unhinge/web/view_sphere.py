@@ -10,7 +10,7 @@ from torch import Tensor
 from unhinge.theory import SphericalPath
 from unhinge.web.address import State
 from unhinge.web.cache import SizedCache
-from unhinge.web.clock import RATES, nice_length, rates, runs_out, shown_length, times
+from unhinge.web.clock import RATES, length_shown, rates, runs_out, times
 from unhinge.web.controls import choice, count, number
 from unhinge.web.moving import FRAMES, PER_CLASS, basis_line, moving_panel, shown_classes
 from unhinge.web.panels import Answer, Number, Panel, Slot, Tone
@@ -170,14 +170,9 @@ def _solve(state: State) -> _TwoPaths:
 
 
 def _length(state: State, reached: float) -> int:
-    given = state.maybe("horizon")
-    if given is not None:
-        return shown_length(given)
     if runs_out(state) or state.word("schedule") == "warmup":
-        return min(nice_length(1.2 * state.count("length")), LONGEST_BY_STEPS)
-    if not math.isfinite(reached) or reached <= 0:
-        return 1000
-    return min(nice_length(1.25 * reached), LONGEST)
+        return length_shown(state, 1.2 * state.count("length"), most=LONGEST_BY_STEPS, otherwise=1000)
+    return length_shown(state, 1.25 * reached if reached > 0 else math.inf, most=LONGEST, otherwise=1000)
 
 
 def answer(state: State) -> Answer:
@@ -254,8 +249,7 @@ def _numbers(state: State, both: _TwoPaths, exponent: dict[str, float], reached:
 
 
 def _distance_panel(state: State, script: Script, steps: str, exponent: dict[str, float]) -> Panel:
-    lines = ["curves = {'plain': (x, plain.distance(x)), 'rescaled': (x, rescaled.distance(x))}"]
-    drawn = script.then(*lines)
+    drawn, lines = script.then("curves = {'plain': (x, plain.distance(x)), 'rescaled': (x, rescaled.distance(x))}"), []
     for name, rate in exponent.items():
         above = (drawn["curves"][name][1] > 1e-13).nonzero().flatten().tolist()
         if state.word("schedule") != "constant" or not math.isfinite(rate) or not rate < 0 or len(above) < 8:
@@ -267,7 +261,7 @@ def _distance_panel(state: State, script: Script, steps: str, exponent: dict[str
         )
     looks = {"plain, slope": Look("dashed", 0, listed=False), "rescaled, slope": Look("dashed", 1, listed=False)}
     levels = [("asked for", state.number("reach"))]
-    return panel_of(script.then(*lines), steps, "distance (no unit)", looks, ylog=True, levels=levels)
+    return panel_of(drawn.then(*lines), steps, "distance (no unit)", looks, ylog=True, levels=levels)
 
 
 def _unequal_panel(script: Script) -> Panel:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from unhinge.theory import EarlyCrossEntropy, EarlyPath
 from unhinge.web.address import State
-from unhinge.web.clock import nice_length, shown_length, stride_for, times
+from unhinge.web.clock import length_shown, stride_for, times
 from unhinge.web.controls import number
 from unhinge.web.panels import Answer, Curve, Number, Panel, Slot, Tone
 from unhinge.web.script import Look, Script, call, panel_of
-from unhinge.web.setting import CLASSES, Setting, accuracy_cost, setting
+from unhinge.web.setting import Setting, accuracy_cost, long_tail, setting
 from unhinge.web.shared_controls import DECAYS, SEED, horizon_control
 from unhinge.web.views import View
 from unhinge.web.words import plain, share
@@ -26,7 +26,6 @@ OVERHEAD = 4e5
 MARKS = 40
 EXACT, AFTER, REAL = "exact", "linear loss alone", "real cross-entropy"
 
-_BY_KEY = {control.key: control for control in CLASSES}
 CONTROLS = (
     number(
         "scale",
@@ -38,12 +37,7 @@ CONTROLS = (
         log=True,
         slide=(1e-4, 1.0),
     ),
-    _BY_KEY["classes"],
-    replace(_BY_KEY["profile"], default="tail"),
-    replace(_BY_KEY["per_class"], default=40),
-    replace(_BY_KEY["ratio"], default=20.0),
-    _BY_KEY["counts"],
-    _BY_KEY["dim"],
+    *long_tail(40),
     number(
         "smoothing",
         "label smoothing",
@@ -196,13 +190,6 @@ def _natural_rate(problem: EarlyCrossEntropy) -> float:
     return min(max(min(STEP / max(fastest, 1e-300), 0.5 / max(decay, 1e-300)), 1e-6), 1e4)
 
 
-def _length(state: State, horizon: float) -> int:
-    asked = state.maybe("horizon")
-    if asked is not None:
-        return shown_length(asked)
-    return min(nice_length(2 * horizon), 100_000) if math.isfinite(horizon) else 2000
-
-
 def _simulation(state: State, solved: _Solved, length: int) -> Script:
     """Real cross-entropy by descent: leaves `marks`, the `runs` (features, weight, loss) at them, and all hits."""
     given = solved.setting
@@ -241,7 +228,7 @@ def _simulation(state: State, solved: _Solved, length: int) -> Script:
 def answer(state: State) -> Answer:
     """All curves, numbers and sentences of the view."""
     solved = _solve(state)
-    length = _length(state, solved.horizon)
+    length = length_shown(state, 2 * solved.horizon, most=100_000, otherwise=2000)
     real = _simulation(state, solved, length)
     end = min(solved.horizon, length)
     script = real.then(
@@ -251,7 +238,6 @@ def answer(state: State) -> Answer:
     stride = stride_for(accuracy_cost(solved.setting), ACCURACY_BUDGET, len(script["x"]) - 1)
     rarer = script if stride == 1 else script.then(f"x, early, late = (each[::{stride}] for each in (x, early, late))")
     counted = rarer.then("right = path.correct(x).double()")
-    order = sorted(range(solved.setting.num_classes), key=lambda c: -solved.setting.counts[c])
     panels = {
         "accuracy": _panel(
             solved,
@@ -262,8 +248,8 @@ def answer(state: State) -> Answer:
             yrange=(-0.03, 1.08),
         ),
         "error": _error_panel(state, solved, script),
-        "classes": _classes_panel(solved, counted, order),
-        "order": _order_panel(solved, script, order),
+        "classes": _classes_panel(solved, counted),
+        "order": _order_panel(solved, script),
         "loss": _panel(
             solved,
             script.then(_curves("path.loss(x)", "torch.tensor([r[2] for r in runs])")),
@@ -315,21 +301,21 @@ def _error_panel(state: State, solved: _Solved, script: Script) -> Panel:
     )
 
 
-def _classes_panel(solved: _Solved, script: Script, order: list[int]) -> Panel:
-    shown = list(dict.fromkeys((order[0], order[len(order) // 2], order[-1])))
-    names = ("largest", "middle", "smallest") if len(shown) == 3 else ("largest", "smallest")
+def _classes_panel(solved: _Solved, script: Script) -> Panel:
+    few = solved.setting.few
     drawn = script.then(
-        f"few = {dict(zip(shown, names, strict=True))}",
+        f"few = {few}",
         "curves = {few[c]: (x, right[:, labels == c].mean(1)) for c in few}",
         "curves |= {f'{few[c]}, real': (marks, torch.stack([hits[k] for k in marks])[:, labels == c].double().mean(1)) "
         "for c in few}",
     )
-    looks = {name: Look("line", 2 + i) for i, name in enumerate(names)}
-    looks |= {f"{name}, real": Look("marks", 2 + i, listed=False) for i, name in enumerate(names)}
+    looks = {name: Look("line", 2 + i) for i, name in enumerate(few.values())}
+    looks |= {f"{name}, real": Look("marks", 2 + i, listed=False) for i, name in enumerate(few.values())}
     return _panel(solved, drawn, "accuracy (share)", looks, yrange=(-0.03, 1.08))
 
 
-def _order_panel(solved: _Solved, script: Script, order: list[int]) -> Panel:
+def _order_panel(solved: _Solved, script: Script) -> Panel:
+    order = solved.setting.by_size
     drawn = script.then(
         "half = torch.stack([h.mean(1) >= 0.5 for h in "
         "torch.stack(hits).double().split(labels.bincount().tolist(), 1)], 1)",

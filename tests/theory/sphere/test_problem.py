@@ -506,3 +506,22 @@ REFUSED = {
 def test_what_has_no_answer_is_refused(attempt, words):
     with pytest.raises(ValueError, match=words):
         attempt(*start())
+
+
+def test_steps_that_were_walked_to_before_give_the_same_answers(monkeypatch):
+    """Where a walk is kept, each answer has the bits of one that starts anew."""
+    generator = torch.Generator().manual_seed(3)
+    features, weight = (torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (40, 5))
+    problem = Spherical(torch.arange(40) % 5, weight)
+    asked = [torch.tensor([1500]), torch.tensor([300]), torch.arange(0, 1400, 7), torch.tensor([255, 256, 257, 1024])]
+    path = problem.descent(features, lr=8.0)
+    rate, reached = path.rate(), path.time_to(1e-4)
+    assert path.motion.walked
+    answers = [path.distance(steps) for steps in asked]
+    monkeypatch.setattr("unhinge.theory.sphere.motion.FEW", 0)
+    for steps, answer in zip(asked, answers, strict=True):
+        fresh = problem.descent(features, lr=8.0)
+        torch.testing.assert_close(answer, fresh.distance(steps), rtol=1e-13, atol=0)
+        assert not fresh.motion.walked
+    assert torch.equal(problem.descent(features, lr=8.0).rate(), rate)
+    assert problem.descent(features, lr=8.0).time_to(1e-4) == reached
