@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -120,10 +121,13 @@ def first_learned(
             else:
                 brackets[c], times[c] = narrower, narrower[1]
     if not discrete:  # a step is no tie, but a crossing is one: there it must be right as a path says that is asked
-        every = counts > 0
         for c in found:
-            times[c] = _confirmed(lambda moment, c=c: bool(reached(moment, every)[0, c]), times[c].item())
+            times[c] = _confirmed(partial(_right_alone, reached, counts > 0, c), times[c].item())
     return times
+
+
+def _right_alone(reached: Callable[[Tensor, Tensor], Tensor], asked: Tensor, index: int, moment: Tensor) -> bool:
+    return bool(reached(moment, asked)[0, index])
 
 
 def _confirmed(right: Callable[[Tensor], bool], time: float) -> float:
