@@ -1,12 +1,13 @@
 """The explorer under load: waiting times of many clients at once, and the memory of the server.
 
-    python benchmarks/explorer.py [--clients 20] [--requests 400] [--random 0.1] [--minutes M] [--json]
+    python benchmarks/explorer.py [--clients 20] [--requests 400] [--random 0.1] [--processes 2] [--minutes M] [--json]
 
 Each client moves a slider again as soon as the last move is answered, as the page does, so that no two requests are the
 same; half of the requests ask for another view than the first. One in ten sets every control of its view to a random
 value of its slider; the others are ordinary. An error is an answer that is none, that the page cannot read, or, of an
-ordinary request, a refusal. The server is a process of its own; its processor time is measured with its memory.
-`--requests 10000` shows whether that stays flat. How far it is, is said on stderr.
+ordinary request, a refusal. The server is what `unhinge explore` starts: a process and a helper. Processor time and
+memory are those of both; `--processes 1` leaves the helper out. `--requests 10000` shows whether the memory stays flat.
+How far it is, is said on stderr.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import math
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -28,27 +30,39 @@ from unhinge.web.app import SORRY, all_controls
 from unhinge.web.controls import Control
 
 EARLY = 1000  # answers after which the memory is looked at for the first time
-SERVE = (
-    "import sys; from unhinge.web.serve import serve; s = serve(port=0, token=None); print(s.url, flush=True); s.run()"
-)
+SERVE = """
+from unhinge.web.serve import serve
+from unhinge.web.app import LANES
+
+server = serve(port=0, token=None)
+started = LANES.start_helper() if {helper} else None
+if started is not None:
+    started.result()
+print(server.url, flush=True)
+try:
+    server.run()
+except KeyboardInterrupt:
+    pass
+"""
+
+
+def family(pid: int) -> list[Path]:
+    """What Linux knows about a process and those that it has started; nothing elsewhere."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for task in tasks for child in task.read_text().split()]
+    return [Path(f"/proc/{each}") for each in (pid, *children) if Path(f"/proc/{each}").exists()]
 
 
 def megabytes(pid: int) -> float:
-    """Resident memory of a process (Linux; elsewhere not a number)."""
-    try:
-        fields = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return float("nan")
-    return next(float(line.split()[1]) / 1024 for line in fields if line.startswith("VmRSS"))
+    """Resident memory of a process and of those that it has started (Linux; elsewhere not a number)."""
+    lines = [line for each in family(pid) for line in (each / "status").read_text().splitlines()]
+    return sum(float(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")) or math.nan
 
 
 def seconds(pid: int) -> float:
-    """Processor time of a process so far (Linux; elsewhere not a number)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return float("nan")
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Processor time of them so far (Linux; elsewhere not a number)."""
+    fields = [(each / "stat").read_text().rpartition(")")[2].split() for each in family(pid)]
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK") or math.nan
 
 
 def queries(client: int, count: int, share: float = 0.0) -> list[str]:
@@ -91,10 +105,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--requests", type=int, default=400, help="of all clients together")
     parser.add_argument("--random", type=float, default=0.1, help="share of requests that set every control")
+    parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="that compute answers")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="at most, for all of them")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    with subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE, text=True) as server:
+    serve = SERVE.format(helper=asked.processes == 2)
+    with subprocess.Popen([sys.executable, "-c", serve], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         failures: list[str] = []
@@ -126,7 +142,7 @@ def main() -> None:
                 waited.setdefault(query.split("&")[0].removeprefix("view="), []).append(waits[-1])
             return waits
 
-        for query in queries(asked.clients, 12):  # the first answers load what the views need
+        for query in queries(asked.clients, 24):  # the first answers load what the views need, in each process
             urllib.request.urlopen(f"{url}answer?{query}", timeout=120).close()
         before = megabytes(server.pid)
         spent_before = seconds(server.pid)
@@ -136,9 +152,10 @@ def main() -> None:
             waits = sorted(wait for mine in pool.map(work, range(asked.clients)) for wait in mine)
         spent, grown = time.perf_counter() - began, megabytes(server.pid)
         processor = seconds(server.pid) - spent_before
-        server.terminate()
+        server.send_signal(signal.SIGINT)  # as Ctrl-C, after which nothing is left running
     row = {
         "clients": asked.clients,
+        "processes": asked.processes,
         "requests": len(waits),
         "errors": len(failures),
         "answers_per_second": round(len(waits) / spent, 1),

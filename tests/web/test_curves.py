@@ -87,6 +87,42 @@ def test_curves_of_cross_entropy_come_from_the_lines_shown(state):
     assert_code_gives_what_is_plotted(solved(YOUNG, state))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"smoothing": 0.1, "power": 0.5, "adjustment": 1.0, "temperature": 2.0},
+        {"feature_decay": 0.01, "weight_decay": 0.02, "power": 1.0},
+    ],
+    ids=["plain", "all of the loss", "decays"],
+)
+def test_the_training_shown_is_that_of_torch_on_its_own_cross_entropy(changes):
+    state = default_state("young", YOUNG.controls).replaced(classes=4, per_class=6, dim=5, scale=0.3, **changes)
+    names: dict = {}
+    answer = YOUNG.solve(state)
+    exec(answer.panels["loss"].code, names)
+    labels = names["labels"]
+    features, weight = names["features"].clone().requires_grad_(), names["weight"].clone().requires_grad_()
+    decays = (state.number("feature_decay"), state.number("weight_decay"))
+    groups = [{"params": [p], "weight_decay": decay} for p, decay in zip((features, weight), decays, strict=True)]
+    optimizer = torch.optim.SGD(groups, lr=answer.chosen["lr"])
+    for k in range(names["marks"][3] + 1):
+        loss = torch.nn.functional.cross_entropy(
+            features @ weight.mT / state.number("temperature") + names.get("offsets", torch.zeros(4)),
+            labels,
+            weight=names.get("weights"),
+            label_smoothing=state.number("smoothing"),
+        )
+        if k in names["marks"]:
+            h, w, shown = names["runs"][names["marks"].index(k)]
+            torch.testing.assert_close(h, features.detach(), rtol=1e-11, atol=1e-13)
+            torch.testing.assert_close(w, weight.detach(), rtol=1e-11, atol=1e-13)
+            assert shown == pytest.approx(loss.item(), rel=1e-12)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 def test_the_bound_shown_lies_above_the_true_error_and_the_horizon_is_the_libraries():
     state = default_state("young", YOUNG.controls)
     answer = YOUNG.solve(state)

@@ -64,7 +64,7 @@ def explore(
         with needed_for("the page"):
             from unhinge.web.serve import is_local, serve
 
-            served = serve(host, port, folder, token)
+            served = serve(host, port, folder, token, helper=True)
     except MissingExtra as error:
         refuse(str(error))
     except (OSError, SystemExit):  # werkzeug leaves when a port is taken

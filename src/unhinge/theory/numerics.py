@@ -138,17 +138,22 @@ AT_ONCE = 512  # times asked for in one call
 EARLIEST = 2.0**-60  # of a flow: 1e-18, before which no learning rate in use moves anything
 
 
-def first_time_below(measured: Callable[[Tensor], Tensor], wanted: float, horizon: float, discrete: bool) -> float:
+def first_time_below(
+    measured: Callable[[Tensor], Tensor], wanted: float, horizon: float, discrete: bool, speed: float = math.inf
+) -> float:
     """The first time at which `measured` is at most `wanted`; infinite if it is not up to the `horizon`.
 
     Time is walked through from the beginning on a grid of equal ratios, every step of the first few hundred where time
     is discrete. Where the grid shows a minimum above `wanted`, the minimum itself is searched for. So a dip is missed
-    only if it is narrower than a hundredth of its time and leaves no minimum on the grid.
+    only if it is narrower than a hundredth of its time and leaves no minimum on the grid. Where it is known that
+    `measured` falls by no more than `speed` per unit of time, a flow is not looked at before it can be there.
     """
-    if measured(torch.zeros((), dtype=torch.float64)) <= wanted:
+    above = measured(torch.zeros((), dtype=torch.float64)).item() - wanted
+    if above <= 0:
         return 0.0
+    earliest = max(EARLIEST, above / (2 * speed)) if speed > 0 else EARLIEST  # half: rounding has no say
     tail: list[tuple[float, float]] = []  # the last two times of the piece before, and what was measured there
-    for times in _grid(horizon, discrete):
+    for times in _grid(horizon, discrete, earliest):
         values = measured(times)
         below = (values <= wanted).nonzero().flatten()
         stop = int(below[0]) if len(below) else len(times)
@@ -167,14 +172,14 @@ def first_time_below(measured: Callable[[Tensor], Tensor], wanted: float, horizo
     return math.inf
 
 
-def _grid(horizon: float, discrete: bool) -> Iterator[Tensor]:
+def _grid(horizon: float, discrete: bool, earliest: float) -> Iterator[Tensor]:
     """Times from the beginning to the horizon, in pieces."""
     if discrete:
         first = torch.arange(1, min(AT_ONCE, int(horizon)) + 1, dtype=torch.float64)
         yield first
         start = float(AT_ONCE)
     else:
-        start = min(EARLIEST, horizon)
+        start = min(earliest, horizon)
         yield torch.tensor([start], dtype=torch.float64)
     while start < horizon:
         powers = torch.arange(1, AT_ONCE + 1, dtype=torch.float64) / PER_DOUBLING
@@ -188,22 +193,38 @@ def _refined(
 ) -> float | None:
     """The first time in (low, high] at which `measured` is at most `wanted`, to the last digit; None if there is none.
 
-    A grid inside; around its first entry below, or around its smallest as long as none is, another one.
+    A grid inside; around its smallest entry another one as long as none is below, and then points around where a
+    straight line through the two neighbors of the crossing would cross.
     """
-    for _ in range(40):  # each divides the bracket by 128 or more: seven reach the last of 53 bits
-        grid = torch.linspace(low, high, 257, dtype=torch.float64)
-        if discrete:
-            grid = grid.round().unique()
+    grid = torch.linspace(low, high, 257, dtype=torch.float64)
+    for _ in range(40):  # each divides the bracket by 16 or more; a smooth crossing takes three
+        grid = grid.round().unique() if discrete else grid
         values = measured(grid)
         below = (values <= wanted).nonzero().flatten()
-        place = int(below[0]) if len(below) else int(values.argmin())
-        if len(below) and place == 0:
-            return low
-        before, after = max(place - 1, 0), place if len(below) else min(place + 1, len(grid) - 1)
-        low, high = grid[before].item(), grid[after].item()
-        if (discrete and high - low <= (1 if len(below) else 2)) or high - low <= RESOLUTION * high:
-            return high if len(below) else None
+        if len(below):
+            place = int(below[0])
+            if place == 0:
+                return low
+            low, high = grid[place - 1].item(), grid[place].item()
+            if high - low <= (1 if discrete else RESOLUTION * high):
+                return high
+            above = values[place - 1].item() - wanted
+            grid = _crossing(low, high, above / (above + wanted - values[place].item()))
+        else:
+            place = int(values.argmin())
+            low, high = grid[max(place - 1, 0)].item(), grid[min(place + 1, len(grid) - 1)].item()
+            if high - low <= (2 if discrete else RESOLUTION * high):
+                return None
+            grid = torch.linspace(low, high, 257, dtype=torch.float64)
     return high if len(below) else None
+
+
+def _crossing(low: float, high: float, share: float) -> Tensor:
+    """Times from low to high: evenly spaced, and ever closer to the share of the way at which a line would cross."""
+    near = share if math.isfinite(share) else 0.5
+    closer = 0.25 ** torch.arange(1, 25, dtype=torch.float64)
+    shares = torch.cat([torch.linspace(0, 1, 17, dtype=torch.float64), near - closer, near + closer]).clamp(0, 1)
+    return (low + (high - low) * shares).unique()
 
 
 def differentiable_time(measured: Callable[[Tensor], Tensor], time: float) -> Tensor:

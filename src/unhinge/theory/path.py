@@ -175,25 +175,32 @@ def passages(
     ends: float | None,
     discrete: bool,
     differentiable: bool = True,
+    speed: float = math.inf,
 ) -> Tensor:
     """The first time at which `measured` is at most each distance, in the shape of `distance`; infinite if never.
 
     Arguments:
         measured: From times to distances, float64.
         ends: The time after which all rates are zero; None if some rate stays positive.
+        speed: What it cannot fall faster than, per unit of time.
     """
     horizon = horizon_of(ends, discrete)
     return first_passages(
-        distance, lambda wanted: first_time(measured, wanted, horizon, discrete, differentiable=differentiable)
+        distance, lambda wanted: first_time(measured, wanted, horizon, discrete, differentiable, speed)
     )
 
 
 def first_time(
-    measured: Callable[[Tensor], Tensor], wanted: float, horizon: float, discrete: bool, differentiable: bool = True
+    measured: Callable[[Tensor], Tensor],
+    wanted: float,
+    horizon: float,
+    discrete: bool,
+    differentiable: bool = True,
+    speed: float = math.inf,
 ) -> Tensor:
     """The first time at which `measured` is at most `wanted`, with its gradient where time is continuous."""
     with torch.no_grad():
-        time = first_time_below(measured, wanted, horizon, discrete)
+        time = first_time_below(measured, wanted, horizon, discrete, speed)
     if not differentiable or not torch.is_grad_enabled() or discrete or not math.isfinite(time) or time == 0:
         return torch.tensor(time, dtype=torch.float64)
     return differentiable_time(measured, time)

@@ -60,6 +60,10 @@ class HardTargets:
     def num_classes(self) -> int:
         return len(self.counts)
 
+    def part(self, some: Tensor) -> HardTargets:
+        """Some of the examples, by their places, as :meth:`expand` sees them: the counts stay those of all."""
+        return HardTargets(self.labels[some], self.counts)
+
     def reduce(self, features: Tensor) -> Tensor:
         r"""Scaled class means :math:`B^\top H`, :math:`x_c = \sqrt{n_c}\,\bar h_c`, shape :math:`(C, p)` float64."""
         sums = class_sums(features, self.labels, self.num_classes)
@@ -68,6 +72,10 @@ class HardTargets:
     def expand(self, rows: Tensor) -> Tensor:
         r"""One row per example, :math:`B X`, shape :math:`(*, n, p)`."""
         return self.pick(self.prepare(rows), slice(None))
+
+    def expand_columns(self, columns: Tensor) -> Tensor:
+        r"""One column per example, :math:`X B^\top`, shape :math:`(*, p, n)`, contiguous."""
+        return (columns / self._roots(columns)[:, 0]).index_select(-1, self.labels.to(columns.device))
 
     def prepare(self, rows: Tensor) -> Tensor:
         """What :meth:`pick` takes, made once for many parts of the examples."""
@@ -98,6 +106,10 @@ class SoftTargets:
     def num_classes(self) -> int:
         return self.factor.shape[1]
 
+    def part(self, some: Tensor) -> SoftTargets:
+        """Some of the examples, by their places, as :meth:`expand` sees them."""
+        return SoftTargets(self.basis[some], self.turn, self.factor, self.labels[some])
+
     def reduce(self, features: Tensor) -> Tensor:
         r""":math:`B^\top H`, shape :math:`(r, p)` float64."""
         wide = widened(features)
@@ -107,6 +119,11 @@ class SoftTargets:
     def expand(self, rows: Tensor) -> Tensor:
         r""":math:`B X`, shape :math:`(*, n, p)`."""
         return self.pick(self.prepare(rows), slice(None))
+
+    def expand_columns(self, columns: Tensor) -> Tensor:
+        r""":math:`X B^\top`, shape :math:`(*, p, n)`, contiguous."""
+        turned = columns if self.turn is None else columns @ self.turn.to(columns).mT
+        return (turned.flatten(0, -2) @ self.basis.to(columns).mT).unflatten(0, columns.shape[:-1])
 
     def prepare(self, rows: Tensor) -> Tensor:
         """What :meth:`pick` takes, made once for many parts of the examples."""

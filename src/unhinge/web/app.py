@@ -3,61 +3,42 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dash
-import numpy as np
 from dash import Input, Output, dcc, html
 from flask import Flask, Response, request
 
 from unhinge.results.json import as_json
 from unhinge.web import view_results
 from unhinge.web.address import State, from_address, unread
+from unhinge.web.answers import VIEWS, solve, text_of, view_of
 from unhinge.web.cache import SizedCache
 from unhinge.web.controls import Control, written
 from unhinge.web.exports import export_page
-from unhinge.web.figures import THEMES, figure
+from unhinge.web.figures import THEMES
+from unhinge.web.lanes import Lanes
 from unhinge.web.live import live_page
-from unhinge.web.page import answer_html, index, refusal
-from unhinge.web.panels import Answer
+from unhinge.web.page import index, refusal
 from unhinge.web.safety import deadline, guard
 from unhinge.web.uploads import LARGEST_FILE, UPLOADS
-from unhinge.web.view_free import FREE
-from unhinge.web.view_noise import NOISE
-from unhinge.web.view_sphere import SPHERE
-from unhinge.web.view_young import YOUNG
-from unhinge.web.views import View
 
-__all__ = ["VIEWS", "all_controls", "make_app", "solve"]
+__all__ = ["LANES", "VIEWS", "all_controls", "make_app"]
 
-VIEWS: tuple[View, ...] = (FREE, SPHERE, NOISE, YOUNG)
 LARGEST_KEPT = 32 * 2**20  # bytes of answers
 LONGEST_UPLOAD = 30.0  # seconds
 LOG = logging.getLogger(__name__)
 SORRY = "Something went wrong in the explorer itself; the details are in its terminal. Another value may work."
 
-ANSWERS: SizedCache[tuple[State, str], str] = SizedCache(LARGEST_KEPT, len)
-# Answers are computed by two threads, whoever asks: more of them would only slow each other down, and each thread that
-# computes keeps memory of its own (the allocator's arenas).
-WORKERS = ThreadPoolExecutor(2, thread_name_prefix="explorer")
+ANSWERS: SizedCache[tuple[State, str], str] = SizedCache(LARGEST_KEPT, sys.getsizeof)  # two bytes a letter, with any γ
+LANES = Lanes()
 
 
 def all_controls() -> dict[str, Sequence[Control]]:
     """The controls of each view by its name in the address."""
     return {view.key: view.controls for view in VIEWS} | {"results": view_results.CONTROLS}
-
-
-def solve(state: State) -> Answer:
-    """The answer to a state; a ValueError says what is wrong with the state."""
-    view = next(view for view in VIEWS if view.key == state.view)
-
-    def quietly() -> Answer:
-        with np.errstate(all="ignore"):  # a number that overflows is a gap in its curve, not a line in the terminal
-            return view.solve(state)
-
-    return WORKERS.submit(quietly).result()
 
 
 def make_app(
@@ -139,27 +120,15 @@ def answer_text(search: str, look: str) -> str:
     if state.view == "results":
         return start
     try:
-        shown = ANSWERS.get((state, look), lambda: as_json(shown_record(state, look), indent=None))
+        own = dict(state.items).get("start") == "own"  # a file that was sent lies in the memory of this process
+        run = LANES.run_here if own else LANES.run
+        shown = ANSWERS.get((state, look), lambda: run(text_of, state, look))
     except ValueError as error:
         shown = as_json({"told": refusal(str(error)), "failed": True}, indent=None)
     except Exception as error:  # a page must go on; the terminal has the trace
         _report(error)
         shown = as_json({"told": refusal(SORRY), "failed": True}, indent=None)
     return f"{start[:-1]}, {shown[1:]}"  # one object of both
-
-
-def shown_record(state: State, look: str) -> dict[str, object]:
-    """Words, figures and code of a state; every number in it is finite, since JSON has no other."""
-    view = next(view for view in VIEWS if view.key == state.view)
-    solved = solve(state)
-    panels = solved.panels
-    return {
-        "told": answer_html(solved),
-        "figures": {slot.key: figure(panels[slot.key], slot, look) for slot in view.slots},
-        "titles": {slot.key: panels[slot.key].title or slot.title for slot in view.slots},
-        "code": {key: panel.code for key, panel in panels.items()},
-        "chosen": dict(solved.chosen),
-    }
 
 
 def _requested() -> tuple[str, str]:
@@ -182,8 +151,7 @@ def _routes(server: Flask, folder: Path) -> None:
             if state.view == "results":
                 text = view_results.export(folder, state.word("item"))
             else:
-                view = next(view for view in VIEWS if view.key == state.view)
-                text = export_page(view, state, solve(state), look)
+                text = export_page(view_of(state), state, LANES.run_here(solve, state), look)
         except ValueError as error:
             return Response(f"{error}\n", status=400, mimetype="text/plain")
         return Response(text, mimetype="text/html")

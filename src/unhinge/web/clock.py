@@ -7,7 +7,17 @@ import math
 from unhinge.web.address import State
 from unhinge.web.controls import Control, choice, count, number
 
-__all__ = ["RATES", "SAMPLES", "nice_length", "rates", "runs_out", "shown_length", "stride_for", "times"]
+__all__ = [
+    "RATES",
+    "SAMPLES",
+    "length_shown",
+    "nice_length",
+    "rates",
+    "runs_out",
+    "shown_length",
+    "stride_for",
+    "times",
+]
 
 SAMPLES = 200
 
@@ -85,6 +95,15 @@ def shown_length(asked: float) -> int:
     """The steps asked for, or where they are many the next smaller number that 200 divides."""
     length = int(asked)
     return length if length < SAMPLES else SAMPLES * (length // SAMPLES)
+
+
+def length_shown(state: State, wanted: float, most: int, otherwise: int) -> int:
+    """The steps asked for in the control `horizon`; else a nice number from `wanted` on, or `otherwise` if that is not
+    finite."""
+    asked = state.maybe("horizon")
+    if asked is not None:
+        return shown_length(asked)
+    return min(nice_length(wanted), most) if math.isfinite(wanted) else otherwise
 
 
 def stride_for(cost: float, budget: float, samples: int = SAMPLES) -> int:

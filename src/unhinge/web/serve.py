@@ -33,10 +33,13 @@ class Server:
 
     def run(self) -> None:
         """Answer requests until stopped, or until Ctrl-C, which is passed on (werkzeug's own loop would hide it)."""
+        from unhinge.web.app import LANES
+
         try:
             socketserver.TCPServer.serve_forever(self.server)
         finally:
             self.server.server_close()
+            LANES.stop_helper()
 
     def stop(self) -> None:
         """Stop answering, from another thread."""
@@ -59,7 +62,11 @@ def is_local(host: str) -> bool:
 
 
 def serve(
-    host: str = "127.0.0.1", port: int | None = None, results: str | Path = "results", token: str | None = None
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    results: str | Path = "results",
+    token: str | None = None,
+    helper: bool = False,
 ) -> Server:
     """A server of the page, bound but not yet answering.
 
@@ -68,6 +75,7 @@ def serve(
         port: The port; None takes 8765, or the next free one. A port that is asked for and taken is an OSError.
         results: The folder whose results can be browsed.
         token: What the address must hold; None lets every user of this machine read the page.
+        helper: Whether a second process computes answers too, where there are two cores.
     """
     from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -94,7 +102,7 @@ def serve(
             self._timer.cancel()
             super().finish()
 
-    from unhinge.web.app import make_app
+    from unhinge.web.app import LANES, make_app
 
     # Each request has a thread of its own; were torch to open a team of threads for each, they would fight for cores.
     torch.set_num_threads(1)
@@ -103,6 +111,8 @@ def serve(
     chosen = port if port is not None else _free(host)
     family = "[" + host + "]" if ":" in host else host
     server = make_server(host, chosen, app.server, threaded=True, request_handler=TimedRequests)
+    if helper:
+        LANES.start_helper()
     return Server(server, f"http://{family}:{server.server_port}/" + (f"?token={token}" if token else ""))
 
 

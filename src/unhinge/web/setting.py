@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,6 +22,7 @@ __all__ = [
     "check_size",
     "class_counts",
     "labels_line",
+    "long_tail",
     "setting",
 ]
 
@@ -78,6 +79,14 @@ CLASSES: tuple[Control, ...] = (
     ),
     count("dim", "dimension p", "Entries of a feature and of a prototype.", 32, 1, 8192, log=True, slide=(2, 1024)),
 )
+
+
+def long_tail(per_class: int) -> tuple[Control, ...]:
+    """The controls of the classes where sizes differ unless others are chosen, from `per_class` to a twentieth."""
+    defaults: dict[str, str | float] = {"profile": "tail", "per_class": per_class, "ratio": 20.0}
+    return tuple(replace(each, default=defaults.get(each.key, each.default)) for each in CLASSES)
+
+
 STARTS: tuple[Control, ...] = (
     choice(
         "start",
@@ -102,6 +111,17 @@ class Setting:
     def num_classes(self) -> int:
         """C."""
         return len(self.counts)
+
+    @property
+    def by_size(self) -> list[int]:
+        """The classes, the largest first."""
+        return sorted(range(self.num_classes), key=lambda c: -self.counts[c])
+
+    @property
+    def few(self) -> dict[int, str]:
+        """The largest, the middle and the smallest class with their names; of two classes there is no middle."""
+        order = self.by_size
+        return {order[0]: "largest", order[len(order) // 2]: "middle", order[-1]: "smallest"}
 
     @property
     def num_samples(self) -> int:
@@ -184,8 +204,9 @@ def check_size(counts: tuple[int, ...], dim: int) -> None:
 
 
 def accuracy_cost(given: Setting) -> float:
-    """Multiplications, or as slow things, for the accuracy at one moment of a balanced path: some per logit."""
-    return max(8.0 * given.num_samples * given.num_classes, 4e5)  # calling torch is not free either
+    """About the nanoseconds for the accuracy at one moment; with unequal classes each logit is a product of vectors."""
+    width = 0 if len(set(given.counts)) == 1 else min(given.dim, 2 * given.num_classes)
+    return 5e3 + (2 + width / 25) * given.num_samples * given.num_classes  # calling torch is not free either
 
 
 def check_simplex(start: str, classes: int, dim: int) -> None:

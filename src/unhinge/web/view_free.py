@@ -22,7 +22,7 @@ from unhinge.web.words import duration, exponent_text, plain, share, threshold
 
 __all__ = ["FREE", "Solved", "solve_free"]
 
-ACCURACY_BUDGET = 4e7  # multiplications
+ACCURACY_BUDGET = 8e6  # nanoseconds
 MOST_STEPS_BY_MOMENTUM = 5000  # with a schedule, momentum is stepped one by one
 MOST_STEPS_BY_SCHEDULE = 100_000
 VERY_LATE = 1e15  # the accuracy there is that of the limit
@@ -187,7 +187,8 @@ def answer(state: State) -> Answer:
     stride = stride_for(accuracy_cost(given), ACCURACY_BUDGET, len(x) - 1)
     end = length if runs_out(state) or _stepwise(state) else VERY_LATE
     late = path.accuracy(torch.tensor(end).to(x)).item()
-    distance = path.distance(x)
+    measured = script.then("d = path.distance(x)")
+    distance: Tensor = measured["d"]
     panels = {
         "loss": _loss_panel(script, steps),
         "accuracy": panel_of(
@@ -205,7 +206,7 @@ def answer(state: State) -> Answer:
             "Frobenius norm",
             ylog=True,
         ),
-        "distance": _distance_panel(state, script, steps, distance, rate),
+        "distance": _distance_panel(state, measured, steps, rate),
         "spectrum": _spectrum_panel(state, solved),
         "moving": _moving_panel(state, solved, length),
     }
@@ -222,18 +223,18 @@ def answer(state: State) -> Answer:
 
 def _loss_panel(script: Script, steps: str) -> Panel:
     """The loss, or where it falls exponentially minus the loss on a logarithmic axis, which then is a line."""
-    loss = script["path"].loss(script["x"])
-    finite = loss[torch.isfinite(loss)]
+    asked = script.then("y = path.loss(x)")
+    finite = asked["y"][torch.isfinite(asked["y"])]
     late = finite[len(finite) // 2 :]
     if len(late) and bool((late < 0).all()) and finite.min() < 300 * late.max():
-        drawn = script.then("y = -path.loss(x)", "curves = {'-loss': (x, torch.where(y > 0, y, torch.nan))}")
+        drawn = asked.then("curves = {'-loss': (x, torch.where(y < 0, -y, torch.nan))}")
         return panel_of(drawn, steps, "-loss", title="minus the loss", ylog=True)
-    return panel_of(script.then("curves = {'loss': (x, path.loss(x))}"), steps, "loss")
+    return panel_of(asked.then("curves = {'loss': (x, y)}"), steps, "loss")
 
 
-def _distance_panel(state: State, script: Script, steps: str, distance: Tensor, rate: float) -> Panel:
-    lines = ["d = path.distance(x)", "curves = {'distance': (x, torch.where(d > 0, d, torch.nan))}"]
-    above = (distance > 1e-13).nonzero().flatten().tolist()
+def _distance_panel(state: State, script: Script, steps: str, rate: float) -> Panel:
+    lines = ["curves = {'distance': (x, torch.where(d > 0, d, torch.nan))}"]
+    above = (script["d"] > 1e-13).nonzero().flatten().tolist()
     if above and above[-1] > 4 and state.word("schedule") == "constant" and math.isfinite(rate):
         last, part = above[-1], f"{above[-1] // 3}:{above[-1] + 1}"
         lines.append(

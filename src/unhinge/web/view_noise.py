@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from unhinge.theory import LayerPeeled, LinearPath, slow_down, tolerated_noise
 from unhinge.web.address import State
-from unhinge.web.clock import nice_length, shown_length, stride_for, times
+from unhinge.web.clock import length_shown, stride_for, times
 from unhinge.web.controls import choice, number
 from unhinge.web.panels import Answer, Number, Panel, Slot, Tone, as_tensor
 from unhinge.web.script import Look, Script, call, panel_of
-from unhinge.web.setting import CLASSES, Setting, accuracy_cost, setting
+from unhinge.web.setting import Setting, accuracy_cost, long_tail, setting
 from unhinge.web.shared_controls import DECAYS, REACH, SEED, gamma_control, horizon_control
 from unhinge.web.views import View
 from unhinge.web.words import duration, exponent_text, plain, share, threshold
 
 __all__ = ["NOISE"]
 
-ACCURACY_BUDGET = 2e8  # multiplications, for each of the two
+ACCURACY_BUDGET = 8e6  # nanoseconds, for each of the two
 NORMS_BUDGET = 2e6
 VERY_LATE = 1e15
 NAMES = ("plain", "with weights")
 FADED = 0.1  # of the largest prototype: then a class counts as collapsed
 
 
-_BY_KEY = {control.key: control for control in CLASSES}
 CONTROLS = (
-    _BY_KEY["classes"],
-    replace(_BY_KEY["profile"], default="tail"),
-    replace(_BY_KEY["per_class"], default=100),
-    replace(_BY_KEY["ratio"], default=20.0),
-    _BY_KEY["counts"],
-    _BY_KEY["dim"],
+    *long_tail(100),
     number(
         "noise",
         "label noise ρ",
@@ -138,24 +132,20 @@ def _solve(state: State) -> _Solved:
 
 
 def _length(state: State, reached: float) -> int:
-    asked = state.maybe("horizon")
-    if asked is not None:
-        return shown_length(asked)
-    return min(nice_length(2 * reached), 10**9) if math.isfinite(reached) and reached > 0 else 2000
+    return length_shown(state, 2 * reached if reached > 0 else math.inf, most=10**9, otherwise=2000)
 
 
 def answer(state: State) -> Answer:
     """All curves, numbers and sentences of the view."""
     solved = _solve(state)
     given = solved.setting
-    reached = {name: solved.path(name).time_to(state.number("reach")).item() for name in NAMES}
-    length = _length(state, reached["with weights"])
+    reached = solved.path("with weights").time_to(state.number("reach")).item()
+    length = _length(state, reached)
     script = solved.script.then(f"x = {times(length, discrete=False)}")
     x = script["x"]
     time = "time (steps of gradient flow)"
     late = x.new_tensor(VERY_LATE)
     ends = {name: solved.path(name).accuracy(late).item() for name in NAMES}
-    order = sorted(range(given.num_classes), key=lambda c: -given.counts[c])
     stride = stride_for(accuracy_cost(given), ACCURACY_BUDGET)
     panels = {
         "accuracy": panel_of(
@@ -165,8 +155,8 @@ def answer(state: State) -> Answer:
             yrange=(-0.03, 1.05),
             levels=[("chance", 1 / given.num_classes)],
         ),
-        "sizes": _sizes_panel(script, given, order, time),
-        "limit": _limit_panel(solved, order),
+        "sizes": _sizes_panel(script, given, time),
+        "limit": _limit_panel(solved),
         "spectrum": _spectrum_panel(state, solved),
         "distance": panel_of(
             script.then(
@@ -188,7 +178,7 @@ def answer(state: State) -> Answer:
         headline,
         tone,
         sentences,
-        _numbers(state, solved, ends, faded, reached["with weights"]),
+        _numbers(state, solved, ends, faded, reached),
         panels,
         {"gamma": solved.problem("plain").gamma.item(), "horizon": float(length)},
     )
@@ -226,15 +216,14 @@ def _numbers(state: State, solved: _Solved, ends: dict[str, float], faded: str, 
     ]
 
 
-def _sizes_panel(script: Script, given: Setting, order: list[int], time: str) -> Panel:
+def _sizes_panel(script: Script, given: Setting, time: str) -> Panel:
     """Norms of the prototypes of the largest, the middle and the smallest class, over the largest norm."""
-    shown = list(dict.fromkeys((order[0], order[len(order) // 2], order[-1])))
-    names = ("largest", "middle", "smallest") if len(shown) == 3 else ("largest", "smallest")
+    names = given.few.values()
     apart = stride_for((given.num_samples + given.num_classes) * given.dim, NORMS_BUDGET)
     drawn = script.then(
         f"x = x[::{apart}]",
         "norm = {n: p.at(x).weight.norm(dim=-1) for n, p in paths.items()}",
-        f"few = {dict(zip(shown, names, strict=True))}",
+        f"few = {given.few}",
         "curves = {f'{few[c]}, {n}': (x, y[:, c] / y.amax(-1)) for n, y in norm.items() for c in few}",
     )
     looks = {f"{k}, plain": Look("line", 2 + i) for i, k in enumerate(names)}
@@ -242,7 +231,8 @@ def _sizes_panel(script: Script, given: Setting, order: list[int], time: str) ->
     return panel_of(drawn, time, "norm / largest norm", looks, yrange=(-0.03, 1.08))
 
 
-def _limit_panel(solved: _Solved, order: list[int]) -> Panel:
+def _limit_panel(solved: _Solved) -> Panel:
+    order = solved.setting.by_size
     script = solved.script.then(
         f"x = torch.arange(1.0, {len(order) + 1})",
         f"norm = {{n: p.direction().weight.norm(dim=-1)[{order}] for n, p in paths.items()}}",

@@ -10,7 +10,7 @@ from torch import Tensor
 from unhinge.theory import SphericalPath
 from unhinge.web.address import State
 from unhinge.web.cache import SizedCache
-from unhinge.web.clock import RATES, nice_length, rates, runs_out, shown_length, times
+from unhinge.web.clock import RATES, length_shown, rates, runs_out, times
 from unhinge.web.controls import choice, count, number
 from unhinge.web.moving import FRAMES, PER_CLASS, basis_line, moving_panel, shown_classes
 from unhinge.web.panels import Answer, Number, Panel, Slot, Tone
@@ -153,6 +153,7 @@ def _bytes(script: Script) -> int:
     return sum(value.nbytes for value in script.names.values() if isinstance(value, Tensor))
 
 
+SMALL = 100_000  # numbers: states of all examples are made faster than a few examples walk
 STARTS: SizedCache[str, Script] = SizedCache(limit=64 * 2**20, size_of=_bytes)
 
 
@@ -169,14 +170,9 @@ def _solve(state: State) -> _TwoPaths:
 
 
 def _length(state: State, reached: float) -> int:
-    given = state.maybe("horizon")
-    if given is not None:
-        return shown_length(given)
     if runs_out(state) or state.word("schedule") == "warmup":
-        return min(nice_length(1.2 * state.count("length")), LONGEST_BY_STEPS)
-    if not math.isfinite(reached) or reached <= 0:
-        return 1000
-    return min(nice_length(1.25 * reached), LONGEST)
+        return length_shown(state, 1.2 * state.count("length"), most=LONGEST_BY_STEPS, otherwise=1000)
+    return length_shown(state, 1.25 * reached if reached > 0 else math.inf, most=LONGEST, otherwise=1000)
 
 
 def answer(state: State) -> Answer:
@@ -253,27 +249,27 @@ def _numbers(state: State, both: _TwoPaths, exponent: dict[str, float], reached:
 
 
 def _distance_panel(state: State, script: Script, steps: str, exponent: dict[str, float]) -> Panel:
-    lines = ["curves = {'plain': (x, plain.distance(x)), 'rescaled': (x, rescaled.distance(x))}"]
-    drawn = script.then(*lines)
+    drawn, lines = script.then("curves = {'plain': (x, plain.distance(x)), 'rescaled': (x, rescaled.distance(x))}"), []
     for name, rate in exponent.items():
         above = (drawn["curves"][name][1] > 1e-13).nonzero().flatten().tolist()
         if state.word("schedule") != "constant" or not math.isfinite(rate) or not rate < 0 or len(above) < 8:
             continue
         last, part = above[-1], f"{2 * above[-1] // 3}:{above[-1] + 1}"
         lines.append(
-            f"curves['{name}, slope'] = (x[{part}], 1.3 * {name}.distance(x[{last}]) * "
+            f"curves['{name}, slope'] = (x[{part}], 1.3 * curves['{name}'][1][{last}] * "
             f"torch.exp({name}.rate() * (x[{part}].double() - x[{last}])))"
         )
     looks = {"plain, slope": Look("dashed", 0, listed=False), "rescaled, slope": Look("dashed", 1, listed=False)}
     levels = [("asked for", state.number("reach"))]
-    return panel_of(script.then(*lines), steps, "distance (no unit)", looks, ylog=True, levels=levels)
+    return panel_of(drawn.then(*lines), steps, "distance (no unit)", looks, ylog=True, levels=levels)
 
 
 def _unequal_panel(script: Script) -> Panel:
-    early = script["x"][len(script["x"]) // 8].item()
+    place = len(script["x"]) // 8
+    early = script["x"][place].item()
     drawn = script.then(
-        f"x = features.norm(dim=1)\ncurves = {{'plain': (x, plain.angles({early!r}).rad2deg()), "
-        f"'rescaled': (x, rescaled.angles({early!r}).rad2deg())}}"
+        f"size = features.norm(dim=1)\ncurves = {{'plain': (size, plain.angles(x[{place}]).rad2deg()), "
+        f"'rescaled': (size, rescaled.angles(x[{place}]).rad2deg())}}"
     )
     looks = {"plain": Look("marks", 0), "rescaled": Look("marks", 1)}
     return panel_of(drawn, "initial norm |h|", f"angle after {early:,.0f} steps (degrees)", looks, xlog=True)
@@ -286,7 +282,8 @@ def _moving_panel(state: State, both: _TwoPaths, length: int) -> Panel:
     per_class, decay = state.count("per_class"), state.number("feature_decay")
     drawn = [c * per_class + i for c in classes for i in range(min(per_class, PER_CLASS))]
     moments = f"torch.arange(0, {length + 1}, {max(1, length // FRAMES)}){'' if both.discrete else '.double()'}"
-    if decay and both.discrete:  # bursts magnify rounding, so that the very same steps must be asked
+    # Steps that are known from the curves cost nothing, and bursts magnify rounding: there the very same must be asked.
+    if both.discrete and (decay or size * dim <= SMALL):
         rows = "torch.stack([plain.at(t).features[few] for t in x])"
     else:
         part = len(drawn) / size

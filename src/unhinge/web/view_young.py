@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from unhinge.theory import EarlyCrossEntropy, EarlyPath
 from unhinge.web.address import State
-from unhinge.web.clock import nice_length, shown_length, times
+from unhinge.web.clock import length_shown, stride_for, times
 from unhinge.web.controls import number
 from unhinge.web.panels import Answer, Curve, Number, Panel, Slot, Tone
 from unhinge.web.script import Look, Script, call, panel_of
-from unhinge.web.setting import CLASSES, Setting, setting
+from unhinge.web.setting import Setting, accuracy_cost, long_tail, setting
 from unhinge.web.shared_controls import DECAYS, SEED, horizon_control
 from unhinge.web.views import View
 from unhinge.web.words import plain, share
@@ -20,12 +20,12 @@ __all__ = ["YOUNG"]
 
 LARGEST = {"logits": 60_000, "numbers": 150_000}
 STEP = 0.03  # of the fastest mode: some hundred steps from a small start to its end, each of them close to the flow
+ACCURACY_BUDGET = 8e6  # nanoseconds
 BUDGET = 4e8  # multiplications of the simulation, a step counting for at least OVERHEAD
 OVERHEAD = 4e5
 MARKS = 40
 EXACT, AFTER, REAL = "exact", "linear loss alone", "real cross-entropy"
 
-_BY_KEY = {control.key: control for control in CLASSES}
 CONTROLS = (
     number(
         "scale",
@@ -37,12 +37,7 @@ CONTROLS = (
         log=True,
         slide=(1e-4, 1.0),
     ),
-    _BY_KEY["classes"],
-    replace(_BY_KEY["profile"], default="tail"),
-    replace(_BY_KEY["per_class"], default=40),
-    replace(_BY_KEY["ratio"], default=20.0),
-    _BY_KEY["counts"],
-    _BY_KEY["dim"],
+    *long_tail(40),
     number(
         "smoothing",
         "label smoothing",
@@ -195,44 +190,37 @@ def _natural_rate(problem: EarlyCrossEntropy) -> float:
     return min(max(min(STEP / max(fastest, 1e-300), 0.5 / max(decay, 1e-300)), 1e-6), 1e4)
 
 
-def _length(state: State, horizon: float) -> int:
-    asked = state.maybe("horizon")
-    if asked is not None:
-        return shown_length(asked)
-    return min(nice_length(2 * horizon), 100_000) if math.isfinite(horizon) else 2000
-
-
 def _simulation(state: State, solved: _Solved, length: int) -> Script:
     """Real cross-entropy by descent: leaves `marks`, the `runs` (features, weight, loss) at them, and all hits."""
     given = solved.setting
     cost = max(6.0 * given.num_samples * given.num_classes * given.dim, OVERHEAD)
     steps = max(20, min(length, int(BUDGET / cost)))
     every = max(1, round(steps / MARKS))
-    loss = call(
-        "torch.nn.functional.cross_entropy",
-        "(H @ W.mT)"
-        + ("" if state.number("temperature") == 1 else f" / {state.number('temperature')!r}")
-        + (" + offsets" if state.number("adjustment") else ""),
-        "labels",
-        *(["weight=weights"] if state.number("power") else []),
-        label_smoothing=state.number("smoothing") or None,
-    )
-    lr, decays = solved.lr, (state.number("feature_decay"), state.number("weight_decay"))
+    classes, smoothing, temperature = given.num_classes, state.number("smoothing"), state.number("temperature")
+    heated, shifted = temperature != 1, state.number("adjustment") != 0
+    logits = "Z" + (f" / {temperature!r}" if heated else "") + (" + offsets" if shifted else "")
+    target = f"torch.nn.functional.one_hot(labels, {classes}).double()"
+    if smoothing:
+        target = f"({1 - smoothing!r} * {target} + {smoothing / classes!r})"
+    target += " * weights / weights[labels].sum()" if state.number("power") else " / len(labels)"
     steps_of = ", ".join(
-        f"({z} - {lr!r} * " + (f"(d{z} + {decay!r} * {z})" if decay else f"d{z}") + ").detach().requires_grad_()"
-        for z, decay in zip("HW", decays, strict=True)
+        call("torch.addmm", *parts, beta=1 - solved.lr * decay if decay else None, alpha=-solved.lr / temperature)
+        for parts, decay in (
+            (("H", "G", "W"), state.number("feature_decay")),
+            (("W", "G.mT", "H"), state.number("weight_decay")),
+        )
     )
-    # by hand, not by torch.optim, whose first step imports torch's compiler: seconds, for two lines
+    # by hand, not by autograd and torch.optim: a fraction of the time, and no import of torch's compiler
     return solved.script.then(
-        "H, W = features.clone().requires_grad_(), weight.clone().requires_grad_()",
-        "marks, runs, hits = [], [], []",
+        f"T = {target}  # cross-entropy: -(T * log_softmax).sum(); G is its gradient",
+        "H, W, total, marks, runs, hits = features, weight, T.sum(1, keepdim=True), [], [], []",
         f"for k in range({steps + 1}):\n"
-        f"    loss = {loss}\n"
-        "    hits.append((H @ W.mT).argmax(1) == labels)\n"
+        "    Z = H @ W.mT\n"
+        "    hits.append(Z.argmax(1) == labels)\n"
         f"    if k % {every} == 0:\n"
         "        marks.append(k)\n"
-        "        runs.append((H.detach(), W.detach(), loss.item()))\n"
-        "    dH, dW = torch.autograd.grad(loss, (H, W))\n"
+        f"        runs.append((H, W, -(T * torch.log_softmax({logits}, 1)).sum().item()))\n"
+        f"    G = total * torch.softmax({logits}, 1) - T\n"
         f"    H, W = {steps_of}",
     )
 
@@ -240,27 +228,31 @@ def _simulation(state: State, solved: _Solved, length: int) -> Script:
 def answer(state: State) -> Answer:
     """All curves, numbers and sentences of the view."""
     solved = _solve(state)
-    length = _length(state, solved.horizon)
+    length = length_shown(state, 2 * solved.horizon, most=100_000, otherwise=2000)
     real = _simulation(state, solved, length)
     end = min(solved.horizon, length)
-    script = real.then(f"x = {times(length, discrete=True)}", f"early, late = x[x <= {end:.0f}], x[x >= {end:.0f}]")
-    order = sorted(range(solved.setting.num_classes), key=lambda c: -solved.setting.counts[c])
+    script = real.then(
+        f"x = {times(length, discrete=True)}",
+        f"early, late = x <= {end:.0f}, x >= {end:.0f}",
+    )
+    stride = stride_for(accuracy_cost(solved.setting), ACCURACY_BUDGET, len(script["x"]) - 1)
+    rarer = script if stride == 1 else script.then(f"x, early, late = (each[::{stride}] for each in (x, early, late))")
+    counted = rarer.then("right = path.correct(x).double()")
     panels = {
         "accuracy": _panel(
             solved,
-            script.then(
-                "seen = torch.tensor([hits[k].double().mean() for k in marks])",
-                _curves("path.accuracy({})", "seen"),
+            counted.then(
+                _curves("right.mean(1)", "torch.tensor([hits[k].double().mean() for k in marks])"),
             ),
             "accuracy (share)",
             yrange=(-0.03, 1.08),
         ),
         "error": _error_panel(state, solved, script),
-        "classes": _classes_panel(solved, script, order),
-        "order": _order_panel(solved, script, order),
+        "classes": _classes_panel(solved, counted),
+        "order": _order_panel(solved, script),
         "loss": _panel(
             solved,
-            script.then(_curves("path.loss({})", "torch.tensor([r[2] for r in runs])")),
+            script.then(_curves("path.loss(x)", "torch.tensor([r[2] for r in runs])")),
             "cross-entropy (nats)",
             yrange=(-0.02 * solved.path.base, 1.15 * solved.path.base),
         ),
@@ -279,8 +271,8 @@ def answer(state: State) -> Answer:
 
 def _curves(question: str, real: str) -> str:
     """Python for the exact answer, the same after the horizon, where it is about the linear loss only, and the real."""
-    exact = ", ".join(f"'{name}': ({x}, {question.format(x)})" for name, x in ((EXACT, "early"), (AFTER, "late")))
-    return f"curves = {{{exact}}}\ncurves['{REAL}'] = marks, {real}"
+    exact = ", ".join(f"'{name}': (x[{when}], y[{when}])" for name, when in ((EXACT, "early"), (AFTER, "late")))
+    return f"y, seen = {question}, {real}\ncurves = {{{exact}, '{REAL}': (marks, seen)}}"
 
 
 def _panel(solved: _Solved, script: Script, ylabel: str, looks: dict[str, Look] | None = None, **more: object) -> Panel:
@@ -293,10 +285,11 @@ def _panel(solved: _Solved, script: Script, ylabel: str, looks: dict[str, Look] 
 
 def _error_panel(state: State, solved: _Solved, script: Script) -> Panel:
     drawn = script.then(
-        "exact = [s.log_scale.exp() * torch.cat([s.features, s.weight]) for s in map(path.at, marks[1:])]",
-        "true = torch.stack([(a - torch.cat(r[:2])).norm() / a.norm() for a, r in zip(exact, runs[1:])])",
-        "true, bound = torch.where(true > 0, true, torch.nan), path.error_bound(x[1:])",
-        f"curves = {{'proved bound': (x[1:], bound), '{REAL}': (marks[1:], true)}}",
+        "s = path.at(torch.tensor(marks[1:]))",
+        "true = [(e * h - H).norm().hypot((e * w - W).norm()) "
+        "for e, h, w, (H, W, _) in zip(s.log_scale.exp(), s.features, s.weight, runs[1:])]",
+        "true, bound = torch.stack(true) / path.log_norm(torch.tensor(marks[1:])).exp(), path.error_bound(x[1:])",
+        f"curves = {{'proved bound': (x[1:], bound), '{REAL}': (marks[1:], torch.where(true > 0, true, torch.nan))}}",
     )
     return _panel(
         solved,
@@ -308,26 +301,27 @@ def _error_panel(state: State, solved: _Solved, script: Script) -> Panel:
     )
 
 
-def _classes_panel(solved: _Solved, script: Script, order: list[int]) -> Panel:
-    shown = list(dict.fromkeys((order[0], order[len(order) // 2], order[-1])))
-    names = ("largest", "middle", "smallest") if len(shown) == 3 else ("largest", "smallest")
+def _classes_panel(solved: _Solved, script: Script) -> Panel:
+    few = solved.setting.few
     drawn = script.then(
-        f"few = {dict(zip(shown, names, strict=True))}",
-        "right, seen = path.correct(x).double(), torch.stack([hits[k] for k in marks]).double()",
+        f"few = {few}",
         "curves = {few[c]: (x, right[:, labels == c].mean(1)) for c in few}",
-        "curves |= {f'{few[c]}, real': (marks, seen[:, labels == c].mean(1)) for c in few}",
+        "curves |= {f'{few[c]}, real': (marks, torch.stack([hits[k] for k in marks])[:, labels == c].double().mean(1)) "
+        "for c in few}",
     )
-    looks = {name: Look("line", 2 + i) for i, name in enumerate(names)}
-    looks |= {f"{name}, real": Look("marks", 2 + i, listed=False) for i, name in enumerate(names)}
+    looks = {name: Look("line", 2 + i) for i, name in enumerate(few.values())}
+    looks |= {f"{name}, real": Look("marks", 2 + i, listed=False) for i, name in enumerate(few.values())}
     return _panel(solved, drawn, "accuracy (share)", looks, yrange=(-0.03, 1.08))
 
 
-def _order_panel(solved: _Solved, script: Script, order: list[int]) -> Panel:
+def _order_panel(solved: _Solved, script: Script) -> Panel:
+    order = solved.setting.by_size
     drawn = script.then(
-        "half = torch.stack([torch.stack(hits)[:, labels == c].double().mean(1) >= 0.5 for c in labels.unique()], 1)",
+        "half = torch.stack([h.mean(1) >= 0.5 for h in "
+        "torch.stack(hits).double().split(labels.bincount().tolist(), 1)], 1)",
         "real = torch.where(half.any(0), half.double().argmax(0).double(), torch.inf)",
-        f"c = torch.arange(1.0, {len(order) + 1})",
-        f"curves = {{'{EXACT}': (c, path.learned(0.5)[{order}]), '{REAL}': (c, real[{order}])}}",
+        f"c, order = torch.arange(1.0, {len(order) + 1}), {order}",
+        f"curves = {{'{EXACT}': (c, path.learned(0.5)[order]), '{REAL}': (c, real[order])}}",
     )
     looks = {EXACT: Look("line", 0), REAL: Look("marks", 1)}
     counts = solved.setting.counts
@@ -343,9 +337,12 @@ def _order_panel(solved: _Solved, script: Script, order: list[int]) -> Panel:
 
 def _distance_panel(solved: _Solved, script: Script) -> Panel:
     drawn = script.then(
-        "end = torch.cat([path.direction().features, path.direction().weight])",
-        "unit = [torch.cat(r[:2]) / torch.cat(r[:2]).norm() for r in runs]",
-        _curves("path.distance({})", "torch.stack([(u - end).norm() for u in unit])"),
+        "s = path.direction()",
+        "runs = [(H, W, H.norm().hypot(W.norm())) for H, W, loss in runs]",
+        _curves(
+            "path.distance(x)",
+            "torch.stack([(H / r - s.features).norm().hypot((W / r - s.weight).norm()) for H, W, r in runs])",
+        ),
     )
     return _panel(solved, drawn, "distance (no unit)", yrange=(-0.05, 2.05))
 
@@ -358,15 +355,15 @@ def _last(curve: Curve, moment: float) -> tuple[float, float]:
 
 def _numbers(state: State, solved: _Solved, panels: dict[str, Panel]) -> list[Number]:
     horizon, path = solved.horizon, solved.path
-    moment = panels["accuracy"].curves[0].x[-1]  # of the curve that ends at the horizon
+    known_until = panels["accuracy"].curves[0]  # of the curves this one ends at the horizon
+    moment, accuracy = known_until.x[-1], known_until.y[-1]
+    assert accuracy is not None
     true, mark = _last(panels["error"].curves[1], moment)
     known = [y for y in panels["order"].curves[0].y if y is not None]
     before = sum(y <= horizon for y in known)
     return [
         Number("horizon", _steps(horizon), "The last step at which the proved bound is within the tolerance."),
-        Number(
-            "accuracy there", share(path.accuracy(int(moment)).item()), "Training accuracy of the exact path, exactly."
-        ),
+        Number("accuracy there", share(accuracy), "Training accuracy of the exact path, exactly."),
         Number(
             f"true error, step {mark:,.0f}",
             plain(true),

@@ -9,6 +9,7 @@ import torch
 
 from strategies import make_case, named_cases
 from unhinge import LayerPeeled, Spherical
+from unhinge.theory.linear.decisions import _largest
 
 NAMED = named_cases()
 TIMES = torch.tensor([[0, 3], [25, 400]])
@@ -35,6 +36,21 @@ def test_each_example_is_right_where_its_largest_logit_is_its_label(name, kind):
     expected = right(path)
     assert torch.equal(path.correct(TIMES), expected)
     torch.testing.assert_close(path.accuracy(TIMES), expected.double().mean(-1).to(case.features))
+
+
+def test_of_equal_logits_the_first_counts_as_the_largest():
+    logits = torch.randint(0, 3, (50, 4, 30), generator=torch.Generator().manual_seed(0)).double()
+    labels = torch.arange(30) % 4
+    assert torch.equal(_largest(logits.clone(), labels), logits.argmax(1) == labels)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_some_examples_are_right_where_they_are_among_all(name):
+    case = NAMED[name]
+    path = case.flow()
+    some = torch.arange(0, len(case.target), 2)
+    times = TIMES.reshape(-1).double()
+    assert torch.equal(path._correct_of(times, some), path.correct(times)[:, some])
 
 
 def test_on_the_sphere_too():

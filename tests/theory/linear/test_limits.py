@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from oracles import DenseFlow, ThinFlow, assert_exact, joint_norm, singular_values
 from strategies import Case, cases, make_case, named_cases
 from unhinge import cosine, exponential, step, warmup
+from unhinge.theory.numerics import first_time_below
 
 NAMED = named_cases()
 HARD = {name: case for name, case in NAMED.items() if not case.target.is_floating_point()}
@@ -501,6 +502,28 @@ def test_the_time_to_a_distance_is_the_first_time_it_is_reached(name, tolerance)
     assert path.distance(time).item() == pytest.approx(tolerance, rel=1e-9) or time.item() == 0.0
     earlier = torch.linspace(0, 0.999, 200, dtype=torch.float64) * time
     assert time.item() == 0.0 or bool((path.distance(earlier) > tolerance).all())
+
+
+@settings(max_examples=25)
+@given(cases())
+def test_no_path_turns_faster_than_the_norm_of_its_generator(case):
+    """What the search for a time relies on: before, no distance can be reached."""
+    path = case.flow()
+    times = torch.logspace(-6, 3, 40, dtype=torch.float64)
+    fallen = path.distance(0.0) - path.distance(times)
+    assert bool((fallen <= path._turning * times * (1 + 1e-9) + 1e-14).all())
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("tolerance", [0.3, 1e-5])
+def test_the_time_to_a_distance_is_the_same_if_looked_for_from_the_very_beginning(name, tolerance):
+    path = NAMED[name].flow()
+
+    def distance(time: torch.Tensor) -> torch.Tensor:
+        return path.distance(time).double()
+
+    slow = first_time_below(distance, tolerance, 1e300, discrete=False)
+    assert path.time_to(tolerance).item() == pytest.approx(slow, rel=1e-12)
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9}], ids=str)

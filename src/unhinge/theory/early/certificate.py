@@ -39,7 +39,7 @@ __all__ = ["BATCH", "Certificate", "Forcing"]
 
 LARGEST_NORM = 1e100  # products of three norms still fit float64; nothing is claimed beyond
 BATCH = 256  # nodes measured at once, at most
-FIRST_BATCH = 4  # and at first: a large problem may not go further
+FIRST_BATCH = 16  # and at first: a large problem may not go further
 FROBENIUS = "moving_features", "moving_weight", "resting"  # names of norms
 SPECTRAL = "moving_body", "head", "resting_body"
 GIVE_UP = 4.0  # relative errors beyond this say nothing

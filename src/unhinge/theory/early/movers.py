@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -134,17 +135,29 @@ class Linear:
     steepness: float  # largest second derivative of the loss in the biases
     softness: float  # at most the smallest one at zero: Var_q(u) >= min(q) |u|^2 for all u that sum to zero
 
-    @property
+    @cached_property
+    def peaks(self) -> tuple[float, float]:
+        """The factors of the two schedules' shapes."""
+        first, second = (schedule.peak.item() for schedule in self.schedules)
+        return first, second
+
+    @cached_property
+    def floors(self) -> tuple[float, float]:
+        """The two rates from where they settle."""
+        first, second = (p * schedule.shape.floor for p, schedule in zip(self.peaks, self.schedules, strict=True))
+        return first, second
+
+    @cached_property
     def even(self) -> bool:
         """Whether all rates are constant."""
         return self.settles == 0
 
-    @property
+    @cached_property
     def together(self) -> bool:
         feature_lr, weight_lr = self.schedules
-        return feature_lr.proportional_to(weight_lr) and all(schedule.peak.item() > 0 for schedule in self.schedules)
+        return feature_lr.proportional_to(weight_lr) and min(self.peaks) > 0
 
-    @property
+    @cached_property
     def pieces(self) -> int:
         """Where the generator only changes its length, and steps do not, the path is close to a chord in the integral
         of the rate."""
@@ -156,18 +169,20 @@ class Linear:
         whole = self.clocks(start, stop)[0]
         return min(self.clocks(start, middle)[0] / whole, 1.0) if whole > 0 else 0.0
 
-    @property
+    @cached_property
     def scales(self) -> tuple[float, float]:
-        rate_h, rate_w = (schedule.peak.item() for schedule in self.schedules)
+        rate_h, rate_w = self.peaks
         if not self.together:
-            rate_h, rate_w = (schedule.peak.item() * schedule.shape.highest for schedule in self.schedules)
+            rate_h, rate_w = (
+                p * schedule.shape.highest for p, schedule in zip(self.peaks, self.schedules, strict=True)
+            )
             if not (rate_h > 0 and rate_w > 0 and math.isfinite(rate_h + rate_w)):
                 return 1.0, 1.0
         return math.sqrt(rate_h), math.sqrt(rate_w)
 
     def eigenvalues(self, decoupled: bool = False) -> tuple[float, float]:
         """The extreme ones, for proportional rates, per unit of their common shape."""
-        rate_h, rate_w = (schedule.peak.item() for schedule in self.schedules)
+        rate_h, rate_w = self.peaks
         first, second = (0.0, 0.0) if decoupled else (rate_h * self.decays[0], rate_w * self.decays[1])
         radius = math.hypot((first - second) / 2, math.sqrt(rate_h * rate_w) * self.sigma)
         mean = (first + second) / 2
@@ -175,12 +190,12 @@ class Linear:
         largest = (rate_h * rate_w * self.sigma**2 - first * second) / (radius + mean) if radius + mean > 0 else 0.0
         return largest, -(mean + radius)
 
-    @property
+    @cached_property
     def settles(self) -> float:
         """After this time no rate changes; infinite if unknown."""
         return max(schedule.shape.settles for schedule in self.schedules)
 
-    @property
+    @cached_property
     def rests(self) -> float:
         """After this time all rates are zero; infinite if never."""
         return self.settles if all(schedule.shape.floor == 0 for schedule in self.schedules) else math.inf
@@ -188,8 +203,7 @@ class Linear:
     def rates(self, start: float, stop: float) -> tuple[np.ndarray, np.ndarray]:
         """Descent: the rates of the steps from `start` to `stop`."""
         if start >= self.settles or self.settles == 0:
-            floors = [schedule.peak.item() * schedule.shape.floor for schedule in self.schedules]
-            return np.array(floors[:1]), np.array(floors[1:])
+            return np.array(self.floors[:1]), np.array(self.floors[1:])
         steps = torch.arange(start, stop, dtype=torch.float64)
         of_h, of_w = (schedule(steps).detach().double().numpy() for schedule in self.schedules)
         return of_h, of_w
@@ -201,8 +215,7 @@ class Linear:
             first, second = (float(rates.sum()) * (stop - start) / len(rates) for rates in steps)
             return first, second
         if self.settles == 0:
-            of_h, of_w = (schedule.peak.item() * schedule.shape.floor for schedule in self.schedules)
-            return of_h * (stop - start), of_w * (stop - start)
+            return self.floors[0] * (stop - start), self.floors[1] * (stop - start)
         ends = torch.tensor([start, stop], dtype=torch.float64)
         of_h, of_w = (schedule.integral(ends).diff().item() for schedule in self.schedules)
         return max(of_h, 0.0), max(of_w, 0.0)
@@ -211,7 +224,7 @@ class Linear:
         """At least the norm of the generator, summed over the stretch: how far the path can turn."""
         clock_h, clock_w = self.clocks(start, stop)
         if self.together:
-            return max(map(abs, self.eigenvalues())) * clock_h / self.schedules[0].peak.item()
+            return max(map(abs, self.eigenvalues())) * clock_h / self.peaks[0]
         a, b = self.scales
         return self.decays[0] * clock_h + self.decays[1] * clock_w + self.sigma * (clock_h * b / a + clock_w * a / b)
 
@@ -342,7 +355,7 @@ class PlainMover:
         a, b = linear.scales
         if linear.together:
             largest, smallest = linear.eigenvalues()
-            peak = linear.schedules[0].peak.item()
+            peak = linear.peaks[0]
             if not linear.discrete:
                 return largest * clock_h / peak
             rates = linear.rates(start, stop)[0] / peak
@@ -364,7 +377,7 @@ class AnchoredMover:
 
     @property
     def scales(self) -> tuple[float, float]:
-        rate_h, rate_w = (schedule.peak.item() for schedule in self.linear.schedules)
+        rate_h, rate_w = self.linear.peaks
         if rate_h > 0 and rate_w > 0:
             return math.sqrt(rate_h), math.sqrt(rate_w)
         return max(math.sqrt(rate_h), math.sqrt(TINY)), 1.0
@@ -394,7 +407,7 @@ class AnchoredMover:
 
     @property
     def _unit(self) -> float:
-        highest = self.linear.schedules[0].peak.item() * max(self.linear.schedules[0].shape.highest, TINY)
+        highest = self.linear.peaks[0] * max(self.linear.schedules[0].shape.highest, TINY)
         return 1 / highest if math.isfinite(highest) and highest > 0 else 1.0
 
     @property
@@ -511,7 +524,7 @@ class MomentumMover:
         bound of their size."""
         linear, decoupled = self.linear, self.options.decoupled
         if linear.together:
-            return float(rates_h.max()) / linear.schedules[0].peak.item(), *linear.eigenvalues(decoupled)
+            return float(rates_h.max()) / linear.peaks[0], *linear.eigenvalues(decoupled)
         first, second = (0.0, 0.0) if decoupled else linear.decays
         size = (first + second) / 2 + math.hypot((first - second) / 2, linear.sigma)
         return float(max(rates_h.max(), rates_w.max())), size, -size

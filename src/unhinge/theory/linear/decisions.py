@@ -39,8 +39,12 @@ class Decisions:
     aside: Tensor  # (C or 0, q), prototypes outside all modes
     residuals: Tensor  # (n, q), what the modes do not see of each feature
 
-    def correct(self, blocks: Blocks, biases: Tensor | None) -> Tensor:
-        """Whether the largest logit of each example is its label's, (m, n) bool, from the matrices at m times."""
+    def correct(self, blocks: Blocks, biases: Tensor | None, some: Tensor | None = None) -> Tensor:
+        """Whether the largest logit of each example is its label's, (m, n) bool, from the matrices at m times.
+
+        Arguments:
+            some: Places of the examples asked about; None asks about all.
+        """
         own, head = self._head(blocks)
         weight = None if self._fixed else self._weight(head)
         between = self._between(blocks, head, weight)
@@ -51,14 +55,16 @@ class Decisions:
             shrink = torch.exp(log.clamp(max=0))
             between, keep = shrink[:, None, None] * between, shrink * keep
             offsets = torch.exp(-log.clamp(min=0))[:, None] * biases
-        labels = self.targets.labels.cpu()
+        targets = self.targets if some is None else self.targets.part(some)
+        labels, beside = targets.labels.cpu(), self._beside(some)
         right = torch.empty(len(keep), len(labels), dtype=torch.bool)
         for piece in torch.arange(len(keep)).split(max(1, IN_CACHE // (len(labels) * between.shape[-1]))):
-            logits = self.targets.expand(between[piece])
-            self._add_residuals(logits, keep[piece], head[piece], None if weight is None else weight[piece])
+            # Classes before examples: one product of matrices for all times, and a maximum over rows.
+            logits = targets.expand_columns(between[piece].mT)
+            _add(logits, self._factors(keep[piece], head[piece], None if weight is None else weight[piece]), beside)
             if offsets is not None:
-                logits += offsets[piece, None, :]
-            right[piece] = logits.argmax(-1) == labels
+                logits += offsets[piece, :, None]
+            right[piece] = _largest(logits, labels)
         return right
 
     # ---- prototypes, minus their mean and on their own scale ---------------------------------------------------------
@@ -101,7 +107,7 @@ class Decisions:
 
         Returns:
             The groups that read (L,), products of the modes' features with their prototypes (2 K, 2 L, r, C), and of
-            the residuals with them (2 L, n, C).
+            the residuals with them (2 L, C, n).
         """
         read_out, reads = self._read_out
         groups = reads[:-1].nonzero().flatten()
@@ -116,7 +122,7 @@ class Decisions:
         if not prototypes:  # nothing tells the classes apart: one zero in the place of each logit
             return None
         heads = torch.stack(prototypes).mT  # (2 L, q, C)
-        return groups, torch.stack([rows @ heads for rows in features]), self.residuals @ heads
+        return groups, torch.stack([rows @ heads for rows in features]), heads.mT @ self.residuals.mT
 
     def _between(self, blocks: Blocks, head: Tensor, weight: Tensor | None) -> Tensor:
         """Logits of the reduced features, (m, r, C)."""
@@ -130,16 +136,36 @@ class Decisions:
         rows = per_row[..., :1] * self.x + per_row[..., 1:] * self.y
         return self.spectrum.synthesize(rows, torch.zeros_like(self.y))[0] @ weight.mT
 
-    def _add_residuals(self, logits: Tensor, keep: Tensor, head: Tensor, weight: Tensor | None) -> None:
-        """Add the logits of what the modes do not see, which fades as `keep` (m,), to logits (m, n, C) in place."""
-        if not bool((keep != 0).any()):
-            return
+    def _beside(self, some: Tensor | None) -> Tensor:
+        """What :meth:`_factors` are multiplied by for the logits of what the modes do not see: (k, C n) or (q, n)."""
+        if self._fixed is None:
+            return (self.residuals if some is None else self.residuals[some]).mT
+        products = self._fixed[2]
+        return (products if some is None else products[..., some]).flatten(1)
+
+    def _factors(self, keep: Tensor, head: Tensor, weight: Tensor | None) -> Tensor:
+        """What changes of these logits, which fade as `keep` (m,): (m, k), or (m C, q)."""
         if weight is not None:
-            logits += keep[:, None, None] * (self.residuals @ weight.mT)
-            return
+            return (keep[:, None, None] * weight).flatten(0, 1)
         assert self._fixed is not None
-        groups, _, products = self._fixed
-        factors = (keep[:, None, None] * head[:, groups, 1, :]).flatten(1).tolist()
-        for at_one_time, each in zip(logits, factors, strict=True):
-            for factor, product in zip(each, products, strict=True):
-                at_one_time.add_(product, alpha=factor)
+        return (keep[:, None, None] * head[:, self._fixed[0], 1, :]).flatten(1)
+
+
+def _add(logits: Tensor, factors: Tensor, beside: Tensor) -> None:
+    """Add factors @ beside to logits (m, C, n) in place."""
+    logits.view(len(factors), beside.shape[1]).addmm_(factors, beside)
+
+
+def _largest(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether the logit of the label is the largest, of equal ones the first: (m, n) bool, from logits (m, C, n), which
+    are used up. A maximum over rows is many times faster than the place of it."""
+    place = labels.expand(len(logits), 1, -1)
+    own = logits.gather(1, place)[:, 0]
+    best = logits.scatter_(1, place, -torch.inf).amax(1)  # of the others
+    right = own > best
+    tied = own == best
+    if bool(tied.any()):
+        times, examples = tied.nonzero().unbind(1)
+        first = (logits[times, :, examples] == own[tied][:, None]).int().argmax(1)
+        right[tied] = labels[examples] < first
+    return right

@@ -100,9 +100,13 @@ def _growths(
     decays = steady.feature_decay, steady.weight_decay
     product = steady.features * steady.weight
     # sigma^2 - lambda_1 lambda_2 exactly: next to the critical decay it decides between growth and decay.
-    last = len(spectrum.sigma) - 1
-    excess = torch.stack([spectrum.excess(k, decays[0] * decays[1], decays) for k in range(last)])
-    excess = torch.cat([excess, -(decays[0] * decays[1])[None]])
+    # A difference of at least half of what is subtracted magnifies rounding five times at most: good enough.
+    both = decays[0] * decays[1]
+    excess = spectrum.sigma**2 - both
+    close = (excess[:-1].abs() <= 0.5 * both).nonzero().flatten()
+    if len(close):
+        exact = torch.stack([spectrum.excess(k, both, decays) for k in close.tolist()])
+        excess = excess.index_copy(0, close, exact)
     larger = safe_divide(product * excess, radius + steady.mean_decay)
     smaller = -steady.mean_decay - radius
     symbol = _symbol(options)

@@ -205,7 +205,7 @@ class LinearPath:
         def measured(time: Tensor) -> Tensor:
             return self._distance(self.propagator.times(time))
 
-        return passages(distance, measured, self._ends, self.discrete).to(self.start.like)
+        return passages(distance, measured, self._ends, self.discrete, speed=self._turning).to(self.start.like)
 
     # ---- questions that look at classes or examples ------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class LinearPath:
     def learned(self, fraction: float = 0.5) -> Tensor:
         r"""The first time (or step) at which that share of each class is right, :math:`(C,)`; infinite if never
         [eq: learned]. See :func:`unhinge.theory.learned.learned`."""
-        return learned(self, len(self.start.weight), fraction, self._ends).to(self.start.like)
+        return learned(self, len(self.start.weight), fraction, self._ends, self._correct_of).to(self.start.like)
 
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
@@ -276,6 +276,17 @@ class LinearPath:
     def _ends(self) -> float | None:
         ends = self.propagator.ends
         return math.ceil(ends) if self.discrete and ends is not None else ends
+
+    @property
+    def _turning(self) -> float:
+        r"""What :math:`Z/\|Z\|` cannot turn faster than, per unit of time: the norm of the generator; infinite if not
+        known."""
+        if not isinstance(self.propagator, Commuting) or self.discrete:
+            return math.inf
+        rates = self.propagator.rates
+        fastest = max(rates.features.item(), rates.weight.item()) * self.propagator.symbol.shape.highest
+        decay = max(rates.feature_decay.item(), rates.weight_decay.item())
+        return fastest * (self.spectrum.sigma.max().item() + decay)
 
     def _check_start(self) -> None:
         if not bool((self.start.factor.detach() != 0).any()):
@@ -401,10 +412,15 @@ class LinearPath:
             residuals=self._residuals.detach(),
         )
 
+    def _correct_of(self, time: Tensor, some: Tensor) -> Tensor:
+        """:meth:`correct` of some examples, at times (m,): (m, k) bool."""
+        moments, size = self.propagator.times(time), len(some) * len(self.start.weight)
+        return in_pieces(lambda piece: self._correct(piece, some), moments, size)
+
     @torch.no_grad()
-    def _correct(self, moments: Tensor) -> Tensor:
-        """Whether each example is right at each of the times (m,): (m, n) bool."""
+    def _correct(self, moments: Tensor, some: Tensor | None = None) -> Tensor:
+        """Whether each example, or each of some, is right at each of the times (m,): (m, n) bool."""
         biases = None if self.biases is None else self.biases.apart(moments)
         blocks = self._blocks(moments)
         # biases have a scale of their own, so here the unit of the start counts
-        return self._decisions.correct(replace(blocks, lead=blocks.lead + math.log(self.start.unit)), biases)
+        return self._decisions.correct(replace(blocks, lead=blocks.lead + math.log(self.start.unit)), biases, some)

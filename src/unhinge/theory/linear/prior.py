@@ -165,18 +165,20 @@ def _levels(beta: Tensor) -> tuple[Tensor, Tensor]:
 def _directions(q: Doubled, level: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor, Doubled]:
     """Unit vectors of q minus its mean inside each level (C,), the levels where it is not zero, and q on all active
     directions (K,)."""
-    size = len(multiplicity)
     sums, norms = [], []
     within = torch.zeros_like(q.high)
     many = Doubled.of(multiplicity)
-    for index in range(size):
-        members = (level == index).nonzero().flatten()
+    none = Doubled.of(torch.zeros((), dtype=torch.float64))
+    for index, members in enumerate(torch.argsort(level, stable=True).split(multiplicity.long().tolist())):
         part = q[members]
         sums.append(part.sum())
+        if len(members) == 1:
+            norms.append(none)
+            continue
         apart = part - _repeat(part.sum() / many[index], len(members))
         norm = (apart * apart).sum().sqrt()
         if norm.high <= 16 * EPS * part.high.norm():  # entries that meant to be equal
-            norms.append(Doubled.of(torch.zeros((), dtype=torch.float64)))
+            norms.append(none)
             continue
         norms.append(norm)
         within[members] = (apart / _repeat(norm, len(members))).value

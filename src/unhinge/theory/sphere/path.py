@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Hypotheses", "SphericalPath"]
 
 LONGEST_WALK = 1e6  # steps that are taken one by one for one answer: some seconds
+FIRST_LOOK, STOPS = 512, 33  # the first stretch that a search walks, and where it stops on its way
 LOOKED_AT = 1024  # steps of which time_to() sees each one, or all of them if nothing is known in closed form
 
 
@@ -417,20 +418,36 @@ def _first_time_of_fall(measured: Callable[[Tensor], Tensor], wanted: float, hor
 def _first_step_of_fall(motion: SphereDescent, wanted: float) -> float:
     """The same for steps at a constant rate. The search walks on from the last step that is known to be too early, so
     that no step that has no closed form is taken more than a few times."""
-    done, width = 0, 1
-    if safe_norm(motion.position(torch.tensor(0)).chord(), 1) <= wanted:
+    if _chords(motion, torch.zeros(1, dtype=torch.int64)) <= wanted:
         return 0.0
-    while safe_norm(motion.position(torch.tensor(width)).chord(), 1) > wanted:
-        motion, done, width = motion.later(width), done + width, 2 * width
-        if done + width > LAST_STEP:
+    done = since = 0  # steps known to be too early, and those of them since the motion began anew
+
+    def walk(width: int) -> None:
+        nonlocal motion, done, since
+        done, since = done + width, since + width
+        if not motion.remembers(since):
+            motion, since = motion.later(since), 0
+
+    steps = _steps_up_to(FIRST_LOOK)
+    while not (below := _chords(motion, since + steps) <= wanted).any():
+        width = int(steps[-1])
+        walk(width)
+        steps = _steps_up_to(2 * width)
+        if done + 2 * width > LAST_STEP:
             return math.inf
-    while width > 1:
-        half = width // 2
-        if safe_norm(motion.position(torch.tensor(half)).chord(), 1) > wanted:
-            motion, done, width = motion.later(half), done + half, width - half
-        else:
-            width = half
-    return float(done + 1)
+    while True:
+        place = int(below.int().argmax()) if below.any() else len(steps) - 1  # none: rounding, of a walk begun anew
+        low, high = int(steps[place - 1]) if place else 0, int(steps[place])
+        if high - low == 1:
+            return float(done + high)
+        walk(low)
+        steps = _steps_up_to(high - low)
+        below = _chords(motion, since + steps) <= wanted
+
+
+def _steps_up_to(last: int) -> Tensor:
+    """Some steps from 1 to the last."""
+    return torch.linspace(1, last, STOPS, dtype=torch.float64).round().long().unique()
 
 
 def _non_increasing(shape: Shape) -> bool | None:
