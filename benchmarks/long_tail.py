@@ -1,6 +1,6 @@
 """What could close the gap to logit-adjusted cross-entropy under a long tail: candidates side by side, by seed.
 
-    python benchmarks/long_tail.py [--seeds 10] [--epochs 40] [--imbalance exp:20]
+    python benchmarks/long_tail.py [--seeds 10] [--epochs 40] [--lr 0.2] [--imbalance exp:20]
 
 scikit-learn's digits with a long tail, the convolutional network of the `quick` scale, one thread. Test classes are
 about equally frequent. Each candidate is trained once a seed and read with five strengths of its adjusted decision.
@@ -42,7 +42,6 @@ from unhinge.training.network import network_of
 
 CLASSES, RADIUS, FOLDS = 10, 10.0, 3
 TAUS = (0.0, 0.25, 0.5, 0.75, 1.0)
-STRENGTH = UF.penalty_strength(RADIUS, CLASSES)  # of the mean of the squared norms
 
 Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # logits, features, target, counts
 Reading = Callable[[Tensor, Tensor], Tensor]  # logits, counts -> scores, which are divided by the prior
@@ -69,19 +68,28 @@ def cross_entropy(logits: Tensor, _: Tensor, target: Tensor, counts: Tensor, *, 
 
 
 def unhinged(
-    logits: Tensor, features: Tensor, target: Tensor, counts: Tensor, *, power: float = 0.0, whole: bool = False
+    logits: Tensor,
+    features: Tensor,
+    target: Tensor,
+    counts: Tensor,
+    *,
+    power: float = 0.0,
+    whole: bool = False,
+    radius: float = RADIUS,
 ) -> Tensor:
     """With a radius; class weights on the loss alone, or on the whole squared error."""
     weight = class_weights(counts, power).float()[target]
     losses = UF.unhinged_loss(logits, target, reduction="none")
-    penalty = UF.feature_norm_penalty(features, STRENGTH, "mean", weight if whole else None)
+    strength = UF.penalty_strength(radius, CLASSES)
+    penalty = UF.feature_norm_penalty(features, strength, "mean", weight if whole else None)
     return (weight * losses).sum() / weight.sum() + penalty
 
 
 def with_prior(logits: Tensor, features: Tensor, target: Tensor, counts: Tensor) -> Tensor:
     """The class frequencies in the loss instead of a uniform prior, in the units of the loss at 1/(C-1)."""
     losses = UF.unhinged_loss(logits, target, prior=(counts / counts.sum()).float())
-    return CLASSES / (CLASSES - 1) * losses + UF.feature_norm_penalty(features, STRENGTH, "mean")
+    strength = UF.penalty_strength(RADIUS, CLASSES)
+    return CLASSES / (CLASSES - 1) * losses + UF.feature_norm_penalty(features, strength, "mean")
 
 
 def taylor(logits: Tensor, _: Tensor, target: Tensor, counts: Tensor, *, adjusted: bool = False) -> Tensor:
@@ -99,8 +107,8 @@ def softmax_reading(logits: Tensor, _: Tensor) -> Tensor:
     return logits.softmax(1)
 
 
-def posterior_reading(logits: Tensor, counts: Tensor, power: float = 0.0) -> Tensor:
-    return UF.posterior(logits, RADIUS, class_weights(counts, power).to(logits) if power else None)
+def posterior_reading(logits: Tensor, counts: Tensor, power: float = 0.0, radius: float = RADIUS) -> Tensor:
+    return UF.posterior(logits, radius, class_weights(counts, power).to(logits) if power else None)
 
 
 def prior_reading(logits: Tensor, counts: Tensor) -> Tensor:
@@ -134,6 +142,15 @@ CANDIDATES = (
     ),
     Candidate(
         "the same, 1/n weights on loss and penalty", partial(unhinged, power=1.0, whole=True), posterior_reading, 0.0
+    ),
+    *(
+        Candidate(
+            f"the same with radius {radius:g}, 1/√n weights on both",
+            partial(unhinged, power=0.5, whole=True, radius=radius),
+            partial(posterior_reading, radius=radius),
+            0.5,
+        )
+        for radius in (3.0, 30.0)
     ),
     Candidate("simplex, radius 10, class frequencies as prior", with_prior, prior_reading, 1.0),
     Candidate("simplex, Taylor softmax", taylor, taylor_reading, 1.0),
@@ -200,11 +217,11 @@ class Seed:
         return self.test[best[0]][best[1]]
 
 
-def run(seed: int, epochs: int, imbalance: str) -> Seed:
+def run(seed: int, epochs: int, lr: float, imbalance: str) -> Seed:
     test, chosen = [], []
     for candidate in CANDIDATES:
         recipe = Recipe(
-            data="digits", imbalance=imbalance, model="convnet", width=16, batch=64, lr=0.05, epochs=epochs, seed=seed,
+            data="digits", imbalance=imbalance, model="convnet", width=16, batch=64, lr=lr, epochs=epochs, seed=seed,
             loss="unhinged" if candidate.simplex else "ce", head="pal" if candidate.simplex else "linear",
         )  # fmt: skip
         material = material_of(recipe)
@@ -261,14 +278,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--lr", type=float, default=0.2)
     parser.add_argument("--imbalance", default="exp:20")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"unhinge {unhinge.__version__}, torch {torch.__version__}, {platform.machine()}, one thread")
-    print(f"digits, {options.imbalance}, {options.epochs} epochs, {options.seeds} seeds; accuracy in percent\n")
+    print(
+        f"digits, {options.imbalance}, {options.epochs} epochs, rate {options.lr:g}, {options.seeds} seeds; accuracy in percent\n"
+    )
     seeds = []
     for seed in range(options.seeds):
-        seeds.append(run(seed, options.epochs, options.imbalance))
+        seeds.append(run(seed, options.epochs, options.lr, options.imbalance))
         if len(seeds) in (3, options.seeds):
             print(table(seeds), flush=True)
 
