@@ -283,9 +283,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"unhinge {unhinge.__version__}, torch {torch.__version__}, {platform.machine()}, one thread")
-    print(
-        f"digits, {options.imbalance}, {options.epochs} epochs, rate {options.lr:g}, {options.seeds} seeds; accuracy in percent\n"
-    )
+    where = f"digits, {options.imbalance}, {options.epochs} epochs, rate {options.lr:g}, {options.seeds} seeds"
+    print(f"{where}; accuracy in percent\n")
     seeds = []
     for seed in range(options.seeds):
         seeds.append(run(seed, options.epochs, options.lr, options.imbalance))
