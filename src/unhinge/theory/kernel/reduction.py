@@ -152,6 +152,7 @@ def reduce_damped(
     root, rows = ratio.sqrt(), widened(features)
     touch = coupling.gather(factor.reshape(size, -1)).reshape(side, rank).mT  # F^T m, from class sums
     whole = -ratio * feature_decay * squared
+    del squared  # of the size of the kernel, while the solver takes five times that
     whole[:rank, rank:], whole[rank:, :rank] = root * touch, root * touch.mT
     whole[rank:, rank:] = -weight_decay * torch.eye(side).to(factor)
     theta, turn = symmetric_eigen(whole)
