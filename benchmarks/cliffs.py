@@ -70,6 +70,7 @@ def kernel() -> Iterator[Work]:
     matrix = torch.exp(-(torch.cdist(inputs, inputs) ** 2) / 40)
     features, weight, target = normal(size, 16, seed=1), normal(classes, 16, seed=2), torch.arange(size) % classes
     free, damped = LayerPeeled(target, classes), LayerPeeled(target, classes, feature_decay=0.1)
+    yield "the eigenvectors of the kernel alone", lambda: np.linalg.eigh(matrix.numpy())
     yield "kernel flow, n = 5,000", lambda: free.kernel_flow(features, weight, matrix).distance(10.0)
     yield "the same with feature decay", lambda: damped.kernel_flow(features, weight, matrix).distance(10.0)
 
@@ -114,7 +115,13 @@ def streamed() -> Iterator[Work]:
             for first in range(0, size, batch):
                 yield torch.from_numpy(whole[first : first + batch]), labels[first : first + batch]
 
+        def by_class() -> None:
+            sums = torch.zeros(classes, dim)
+            for rows, kinds in batches():
+                sums.index_add_(0, kinds, rows)
+
         yield "reading and summing the file", lambda: sum(rows.sum().item() for rows, _ in batches())
+        yield "the same by class, in float32 throughout", by_class
         yield "summarize()", lambda: summarize(batches(), classes)
 
 

@@ -155,6 +155,23 @@ def _worker(rank: int, soft: bool, folder: str) -> None:
     torch.save((path.loss(7.0), path.distance(7.0)), os.path.join(folder, f"answers{rank}.pt"))
 
 
+@pytest.mark.parametrize("mean", [0.0, 1.0, 30.0])
+@pytest.mark.parametrize("order", ["shuffled", "sorted"])
+def test_single_precision_sums_stay_near_rounding_however_many_rows_come_at_once(order, mean):
+    generator = torch.Generator().manual_seed(0)
+    rows = mean + torch.randn(200_000, 4, generator=generator)
+    labels = torch.randint(2, (len(rows),), generator=generator)
+    labels = labels.sort().values if order == "sorted" else labels
+    summary = summarize([(rows, labels)], 2)
+    sums = torch.stack([rows[labels == kind].double().sum(0) for kind in (0, 1)])
+    # One sum of 100,000 terms would be off by 25 eps and more; around zero the terms are what is rounded.
+    size = sums.abs().max() + math.sqrt(len(rows))
+    assert (summary.sums - sums).abs().max() <= 8 * torch.finfo(torch.float32).eps * size
+    assert torch.equal(summary.counts, torch.bincount(labels))
+    around = rows.double() - (sums / summary.counts[:, None])[labels]
+    torch.testing.assert_close(summary.scatter, around.square().sum(), rtol=1e-6, atol=0.0)
+
+
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
 def test_processes_reduce_their_summaries_to_that_of_the_whole(soft, tmp_path):
     run_in_two(_worker, soft, str(tmp_path))

@@ -20,6 +20,7 @@ from unhinge.theory.types import Kernel, Operator
 from unhinge.theory.validation import as_tensors, check_alike, check_shape
 
 __all__ = [
+    "STRIP",
     "Coupling",
     "Multiplier",
     "as_kernel",
@@ -31,6 +32,9 @@ __all__ = [
     "respond",
     "symmetric_eigen",
 ]
+
+
+STRIP = 256  # rows and columns of a matrix of n by n that are looked at together
 
 
 @dataclass(frozen=True)
@@ -166,8 +170,12 @@ def check_symmetric(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -
 
     Entries below `floor` are what is left of terms that cancel; their signs mean nothing.
     """
-    largest = matrix.abs().max().item()
-    uneven = (matrix - matrix.mT).abs().max().item()
+    low, high = matrix.aminmax()
+    largest = max(-low.item(), high.item())
+    uneven = 0.0
+    for start in range(0, len(matrix), STRIP):  # each pair once, and no copy of the whole
+        rows, columns = matrix[start : start + STRIP, start:], matrix[start:, start : start + STRIP]
+        uneven = max(uneven, (rows - columns.mT).abs().max().item())
     if uneven > max(floor, eps ** (2 / 3) * largest):
         raise ValueError(
             f"{name} must be symmetric, but entries differ from their mirror image by up to {uneven:.3g} (largest "
@@ -210,7 +218,12 @@ class _Eigh(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        values, vectors = torch.linalg.eigh(matrix)
+        if matrix.device.type == "cpu":
+            # Both are LAPACK's divide and conquer. NumPy's (OpenBLAS) took 0.6 of the time of torch's (MKL) on an AMD
+            # processor; no other was tried.
+            values, vectors = (torch.from_numpy(part) for part in np.linalg.eigh(matrix.detach().numpy()))
+        else:
+            values, vectors = torch.linalg.eigh(matrix)
         ctx.save_for_backward(values, vectors)
         return values, vectors
 

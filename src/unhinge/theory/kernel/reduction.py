@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unhinge.theory.keeping import kept
 from unhinge.theory.kernel.modes import Coordinates, DampedModes, FreeModes, Modes
-from unhinge.theory.kernel.products import Coupling, Multiplier, eigen, respond, symmetric_eigen
+from unhinge.theory.kernel.products import STRIP, Coupling, Multiplier, eigen, respond, symmetric_eigen
 from unhinge.theory.numerics import EPS, NOISE, safe_norm, widened
 
 __all__ = ["Reduction", "reduce_damped", "reduce_free"]
@@ -145,14 +145,17 @@ def reduce_damped(
             "operator has none to give. Pass the kernel as a matrix, (n, n) or (n p, n p), or set feature_decay=0."
         )
     size, classes = len(features), len(weight)
-    factor, axes = _factor(kernel)
-    rank, side = factor.shape[1], classes if kind == "example" else weight.numel()
+    side = classes if kind == "example" else weight.numel()
+    factor, squared, axes = _factor(kernel, side)
+    rank = factor.shape[1]
     ratio, feature_decay, weight_decay = (number.to(factor) for number in (ratio, *decays))
     root, rows = ratio.sqrt(), widened(features)
     touch = coupling.gather(factor.reshape(size, -1)).reshape(side, rank).mT  # F^T m, from class sums
-    upper = torch.cat([-ratio * feature_decay * (factor.mT @ factor), root * touch], 1)
-    lower = torch.cat([root * touch.mT, -weight_decay * torch.eye(side).to(factor)], 1)
-    theta, turn = symmetric_eigen(torch.cat([upper, lower]))
+    whole = -ratio * feature_decay * squared
+    del squared  # of the size of the kernel, while the solver takes five times that
+    whole[:rank, rank:], whole[rank:, :rank] = root * touch, root * touch.mT
+    whole[rank:, rank:] = -weight_decay * torch.eye(side).to(factor)
+    theta, turn = symmetric_eigen(whole)
     silent = theta.detach().abs() <= 4 * len(theta) * EPS * theta.detach().abs().max()
     theta = torch.where(silent, theta - theta.detach(), theta)  # zero, but not without a slope
     shrink = -ratio * feature_decay * (factor.mT @ rows.reshape(len(factor), -1))
@@ -163,17 +166,33 @@ def reduce_damped(
     return Reduction(modes, response, pull, (turn[rank:] / root).cpu(), features, classes)
 
 
-def _factor(kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Axes, Axes]]]:
-    """F with K = F F^T, and what makes F x and K^{-1} F x of it for a matrix x."""
+def _factor(kernel: Tensor, side: int) -> tuple[Tensor, Tensor, Callable[[Tensor], tuple[Axes, Axes]]]:
+    """F with K = F F^T; F^T F, with `side` more rows and columns of zeros; what makes F x and K^{-1} F x of an x."""
     matrix = widened(kernel.detach())
     lower, failed = torch.linalg.cholesky_ex(matrix)
     sizes = lower.diagonal()
     if not bool(failed > 0) and bool(sizes.min() > 1e-5 * sizes.max()):  # squared, still 1e6 times rounding
-        return lower, lambda x: (Axes(lower, x), Axes(lower, x, inverse=True))
+        return lower, _squared(lower, side), lambda x: (Axes(lower, x), Axes(lower, x, inverse=True))
     values, vectors = eigen("the kernel", matrix, torch.finfo(kernel.dtype).eps)
     positive = values > 0
     roots, axes = values[positive].sqrt(), vectors[:, positive]
-    return axes * roots, lambda x: (
-        Axes(axes, roots[:, None] * x, orthonormal=True),
-        Axes(axes, x / roots[:, None], orthonormal=True),
+    squared = torch.diag(torch.nn.functional.pad(values[positive], (0, side)))
+    return (
+        axes * roots,
+        squared,
+        lambda x: (
+            Axes(axes, roots[:, None] * x, orthonormal=True),
+            Axes(axes, x / roots[:, None], orthonormal=True),
+        ),
     )
+
+
+def _squared(lower: Tensor, side: int) -> Tensor:
+    """L^T L of a lower triangle, from the rows where both columns have entries: a sixth of the work of the product."""
+    size = len(lower)
+    squared = lower.new_zeros(size + side, size + side)
+    for start in range(0, size, STRIP):
+        stop = min(start + STRIP, size)
+        block = lower[start:, :stop].mT @ lower[start:, start:stop]
+        squared[:stop, start:stop], squared[start:stop, :stop] = block, block.mT
+    return squared

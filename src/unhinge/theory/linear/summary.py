@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unhinge.theory.numerics import safe_sqrt, unit_of, widened
 from unhinge.theory.processes import sum_over_processes
-from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
+from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets, parts_of
 from unhinge.theory.types import Labels, Matrix
 from unhinge.theory.validation import (
     as_label_tensor,
@@ -216,7 +216,7 @@ def _one_pass(features: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     return rows, rest.cpu().pow(2).sum()
 
 
-def scatter_around(centers: Tensor, features: Tensor, labels: Tensor, sums: Tensor | None = None) -> Tensor:
+def scatter_around(centers: Tensor, features: Tensor, labels: Tensor, sums: _ClassSums | None = None) -> Tensor:
     """Sum of the squared distances of the features from the center of their class, in float64.
 
     In blocks of about two megabytes, so that the differences stay in the processor's cache: one pass over memory. With
@@ -236,7 +236,7 @@ def scatter_around(centers: Tensor, features: Tensor, labels: Tensor, sums: Tens
         for part in apart.view(-1).split(1 << 16):  # short sums: float32 rounding stays at its own level
             total += torch.dot(part, part).item()
         if sums is not None:
-            sums.index_add_(0, kinds, apart)
+            sums.add(apart, kinds)
     return torch.tensor(total, dtype=torch.float64)
 
 
@@ -307,7 +307,8 @@ class _HardPass:
     *Careful*: differences from the first feature seen of each class. That lies within the scatter of its class, so
     neither the sums nor the squares cancel when the means are read off at the end, even if the features have almost
     collapsed. *Quick*: sums and squares of the features as they are, which touch each number twice instead of four
-    times; their difference loses the digits of :attr:`RATIO`. The first batch is taken carefully, and tells.
+    times; their difference loses the digits of :attr:`RATIO`. The first batch is tried quickly, and tells: rounding is
+    no scatter, so features that have collapsed look even more collapsed than the limit.
     """
 
     # Quick while the squares are at most this many times the scatter. Rounding in float32 is some 1e-8 of the squares
@@ -317,7 +318,7 @@ class _HardPass:
     def __init__(self, like: Tensor, num_classes: int) -> None:
         self.careful = _Deviations(like, num_classes)
         self.plain = _Totals(like, num_classes)
-        self.quick = False
+        self.may_be_quick = self.quick = like.dtype == torch.float32 and like.device.type == "cpu"
         self.batches, self.next_look = 0, 1
 
     def add(self, features: Tensor, labels: Tensor) -> None:
@@ -329,78 +330,135 @@ class _HardPass:
             )
         (self.plain if self.quick else self.careful).add(features, labels)
         self.batches += 1
-        if self.batches >= self.next_look and features.dtype == torch.float32 and features.device.type == "cpu":
-            self.next_look *= 2  # means cost as much as a batch: seldom
-            self.quick = self.summary().spread_out(self.RATIO)
+        if self.may_be_quick and self.batches >= self.next_look:
+            self.next_look *= 4  # a look costs as much as a batch: seldom
+            self.quick = self.plain.spread_out(self.RATIO) if self.quick else self.summary().spread_out(self.RATIO)
+            if self.batches == 1 and not self.quick:
+                self.plain = _Totals(features, len(self.careful.counts))
+                self.careful.add(features, labels)
+        if not math.isfinite(self.plain.squares):
+            check_shape("features", features, (None, None))
+            raise ValueError("the squared norm of the features overflows; divide features and weight by one factor.")
 
     def summary(self) -> HardSummary:
-        return self.careful.summary() + self.plain.summary()
+        parts = [part.summary() for part in (self.careful, self.plain) if bool(part.counts.any())]
+        return parts[0] + parts[1] if len(parts) == 2 else parts[0] if parts else self.plain.summary()
+
+
+class _ClassSums:
+    """Sums of the rows of each class, in float64, and their counts.
+
+    A float64 sum takes twice the memory of a float32 one and a conversion of each row besides. So rows are added in
+    their own dtype (float32 at least), and the sum of a class moves to float64 after :attr:`FEW` of them, or after
+    :attr:`BLOCK` if they come at once: float32 rounding stays near its own level, however many rows there are.
+    """
+
+    FEW, BLOCK = 32, 1 << 10
+
+    def __init__(self, like: Tensor, num_classes: int) -> None:
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        self.recent = like.new_zeros(num_classes, like.shape[1], dtype=dtype)
+        self.moved = self.recent if dtype == torch.float64 else widened(torch.zeros_like(self.recent))
+        self.counts = torch.zeros(num_classes, dtype=torch.int64)
+        self.waiting = torch.zeros(num_classes, dtype=torch.int64)  # rows in `recent`
+
+    def add(self, rows: Tensor, kinds: Tensor) -> None:
+        for some, labels in zip(rows.split(self.BLOCK), kinds.split(self.BLOCK), strict=True):
+            self._add_block(some, labels)
+
+    def _add_block(self, rows: Tensor, kinds: Tensor) -> None:
+        self.recent.index_add_(0, kinds, rows)
+        kinds = kinds.cpu()
+        ones = torch.ones_like(kinds)
+        self.counts.index_add_(0, kinds, ones)
+        if self.moved is self.recent:
+            return
+        self.waiting.index_add_(0, kinds, ones)
+        full = self.waiting[kinds] > self.FEW  # nothing here has the length of the number of classes
+        if bool(full.any()):
+            chosen = kinds[full].unique()
+            place = chosen.to(self.recent.device)
+            self.moved.index_add_(0, chosen.to(self.moved.device), widened(self.recent[place]))
+            self.recent[place] = 0.0
+            self.waiting[chosen] = 0
+
+    def total(self) -> Tensor:
+        """All sums, (C, p) float64."""
+        if self.moved is not self.recent:
+            self.moved += self.recent.to(self.moved.device)
+            self.recent.zero_()
+            self.waiting.zero_()
+        return self.moved
 
 
 class _Deviations:
     """Sums of differences from the first feature of each class, and of their squares."""
 
     def __init__(self, like: Tensor, num_classes: int) -> None:
-        self.counts = torch.zeros(num_classes, dtype=torch.int64)
         self.centers = like.new_zeros(num_classes, like.shape[1])
-        self.sums = widened(torch.zeros_like(self.centers))
+        self.sums = _ClassSums(like, num_classes)  # in `unit`
         self.squares = torch.zeros((), dtype=torch.float64)
         self.unit = unit_of(like)
 
+    @property
+    def counts(self) -> Tensor:
+        return self.sums.counts
+
     def add(self, features: Tensor, labels: Tensor) -> None:
-        added = torch.bincount(labels.cpu(), minlength=len(self.counts))
-        new = ((self.counts == 0) & (added > 0)).to(labels.device)
+        new = self.counts[labels.cpu()] == 0
         if bool(new.any()):
-            order = torch.arange(len(labels) - 1, -1, -1, device=labels.device)
-            first = torch.zeros(len(added), dtype=torch.int64, device=labels.device)
+            order = new.nonzero().flatten().flip(0).to(labels.device)  # of equal labels the first is written last
+            first = torch.zeros(len(self.counts), dtype=torch.int64, device=labels.device)
             first[labels[order]] = order
-            self.centers[new] = features[first[new]]
-        # a batch has few examples of each class: its own sums may be rounded, the total of all batches not
-        sums = torch.zeros_like(self.centers, dtype=torch.promote_types(self.centers.dtype, torch.float32))
+            kinds = labels[order].unique()
+            self.centers[kinds] = features[first[kinds]]
         plain = self.unit == 1
         centers, rows = (self.centers, features) if plain else (self.centers / self.unit, features / self.unit)
-        self.squares += scatter_around(centers, rows, labels, sums)
+        self.squares += scatter_around(centers, rows, labels, self.sums)
         if not torch.isfinite(self.squares):
             check_shape("features", features, (None, None))
             raise ValueError(
                 "the squared norm of the features overflows: they are 1e150 times larger than the first batch. Divide "
                 "features and weight by one factor."
             )
-        self.sums += widened(sums) * self.unit
-        self.counts += added
 
     def summary(self) -> HardSummary:
-        counts = self.counts.double().to(self.sums.device)[:, None]
-        shift = self.sums / counts.clamp(min=1)  # center minus mean
-        scatter = self.squares - (counts * (shift / self.unit).pow(2)).sum().cpu()
-        sums = counts * (widened(self.centers) - shift)
-        return HardSummary(self.counts, sums, scatter.clamp(min=0), self.centers.dtype, self.unit)
+        sums = self.sums.total()
+        counts = self.counts.double().to(sums.device)[:, None]
+        shift = sums / counts.clamp(min=1)  # center minus mean
+        scatter = self.squares - (counts * shift.pow(2)).sum().cpu()
+        whole = counts * (widened(self.centers) - shift * self.unit)
+        return HardSummary(self.counts.clone(), whole, scatter.clamp(min=0), self.centers.dtype, self.unit)
 
 
 class _Totals:
     """Sums of the features of each class as they are, and of all squares."""
 
+    ROOM = 1 << 20  # numbers of a block: four megabytes, summed while they are in the cache
+
     def __init__(self, like: Tensor, num_classes: int) -> None:
-        self.counts = torch.zeros(num_classes, dtype=torch.int64)
-        self.sums = widened(like.new_zeros(num_classes, like.shape[1]))
+        self.sums = _ClassSums(like, num_classes)
         self.squares = 0.0
         self.dtype = like.dtype
 
+    @property
+    def counts(self) -> Tensor:
+        return self.sums.counts
+
     def add(self, features: Tensor, labels: Tensor) -> None:
-        order = labels.argsort()
-        kinds, many = torch.unique_consecutive(labels[order], return_counts=True)
-        starts = torch.cat([many.new_zeros(1), many.cumsum(0)[:-1]])
-        # the sum of each run of equal labels, in one pass that gathers the rows itself
-        sums = torch.nn.functional.embedding_bag(order, features, starts, mode="sum")
-        self.sums[kinds] += widened(sums)
-        self.counts[kinds] += many
-        for part in features.reshape(-1).split(1 << 15):  # short sums: float32 rounding stays at its own level
-            self.squares += torch.dot(part, part).item()
-        if not math.isfinite(self.squares):
-            check_shape("features", features, (None, None))
-            raise ValueError("the squared norm of the features overflows; divide features and weight by one factor.")
+        for part in parts_of(features, self.ROOM):
+            rows = features[part]
+            # by rows: short sums, so that float32 rounding stays at its own level
+            self.squares += torch.linalg.vector_norm(rows, dim=1).double().square().sum().item()
+            self.sums.add(rows, labels[part])
+
+    def spread_out(self, ratio: float) -> bool:
+        """As that of the summary, without one."""
+        return self.squares <= ratio * self._scatter().item()
 
     def summary(self) -> HardSummary:
-        means = self.sums / self.counts.clamp(min=1)[:, None]
-        scatter = torch.tensor(self.squares, dtype=torch.float64) - (self.sums * means).sum()
-        return HardSummary(self.counts, self.sums, scatter.clamp(min=0), self.dtype)
+        return HardSummary(self.counts.clone(), self.sums.total().clone(), self._scatter().clamp(min=0), self.dtype)
+
+    def _scatter(self) -> Tensor:
+        between = torch.linalg.vector_norm(self.sums.total(), dim=1).square() / self.counts.clamp(min=1)
+        return self.squares - between.sum()
