@@ -283,7 +283,9 @@ def _moving_panel(state: State, both: _TwoPaths, length: int) -> Panel:
     drawn = [c * per_class + i for c in classes for i in range(min(per_class, PER_CLASS))]
     moments = f"torch.arange(0, {length + 1}, {max(1, length // FRAMES)}){'' if both.discrete else '.double()'}"
     # Steps that are known from the curves cost nothing, and bursts magnify rounding: there the very same must be asked.
-    if both.discrete and (decay or size * dim <= SMALL):
+    if both.discrete and size * dim <= SMALL:
+        rows = "plain.at(x).features[:, few]"
+    elif both.discrete and decay:
         rows = "torch.stack([plain.at(t).features[few] for t in x])"
     else:
         part = len(drawn) / size
