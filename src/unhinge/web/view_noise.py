@@ -41,7 +41,7 @@ CONTROLS = (
     gamma_control("Weight of the other logits in the loss. Empty: 1/(C-1)."),
     number(
         "power",
-        "class weights n^(-a)",
+        "weights n^(-a)",
         "Each class counts as the number of its examples to the power -a: 0 not at all, 1/2 restores the balanced "
         "dynamics, 1 makes up for the size.",
         0.5,

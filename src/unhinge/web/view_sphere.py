@@ -268,8 +268,8 @@ def _unequal_panel(script: Script) -> Panel:
     place = len(script["x"]) // 8
     early = script["x"][place].item()
     drawn = script.then(
-        f"size = features.norm(dim=1)\ncurves = {{'plain': (size, plain.angles(x[{place}]).rad2deg()), "
-        f"'rescaled': (size, rescaled.angles(x[{place}]).rad2deg())}}"
+        f"size = features.norm(dim=1)\ncurves = {{'plain': (size, plain.angles(x)[{place}].rad2deg()), "
+        f"'rescaled': (size, rescaled.angles(x)[{place}].rad2deg())}}"
     )
     looks = {"plain": Look("marks", 0), "rescaled": Look("marks", 1)}
     return panel_of(drawn, "initial norm |h|", f"angle after {early:,.0f} steps (degrees)", looks, xlog=True)
@@ -282,8 +282,10 @@ def _moving_panel(state: State, both: _TwoPaths, length: int) -> Panel:
     per_class, decay = state.count("per_class"), state.number("feature_decay")
     drawn = [c * per_class + i for c in classes for i in range(min(per_class, PER_CLASS))]
     moments = f"torch.arange(0, {length + 1}, {max(1, length // FRAMES)}){'' if both.discrete else '.double()'}"
-    # Steps that are known from the curves cost nothing, and bursts magnify rounding: there the very same must be asked.
-    if both.discrete and (decay or size * dim <= SMALL):
+    # Bursts magnify rounding, so that the very same examples must be asked about.
+    if both.discrete and size * dim <= SMALL:
+        rows = "plain.at(x).features[:, few]"
+    elif both.discrete and decay:
         rows = "torch.stack([plain.at(t).features[few] for t in x])"
     else:
         part = len(drawn) / size

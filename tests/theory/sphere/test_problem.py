@@ -48,18 +48,22 @@ def test_the_norm_in_the_end_is_that_of_a_late_step(alpha):
     assert_exact(path.limit_norm(), path.at(100_000).features.norm(dim=-1), eps=512)
 
 
+@pytest.mark.parametrize("rescaled", [False, True])
 @pytest.mark.parametrize("decay", [0.0, 0.01])
-def test_steps_that_are_known_are_not_walked_again(decay):
+def test_an_answer_does_not_depend_on_what_was_asked_before(decay, rescaled):
     features, weight, target = start()
-    path = Spherical(target, weight, feature_decay=decay).descent(features, lr=3.0)
-    steps = torch.arange(0, 201, 5)
-    known = path.at(steps).features
-    assert_rows(path.at(steps[::4]).features, known[::4], eps=4)
-    assert_rows(path.at(35).features, known[7], eps=4)
-    assert path.motion.latest is not None
-    assert len(path.motion.latest[0]) == len(steps)  # the question about some of them has not replaced what is kept
-    fresh = Spherical(target, weight, feature_decay=decay).descent(features, lr=3.0)
-    assert_rows(fresh.at(36).features, path.at(36).features, eps=512)  # one that is not known
+
+    def path():
+        return Spherical(target, weight, feature_decay=decay).descent(features, lr=3.0, rescaled=rescaled)
+
+    asked, steps = path(), torch.arange(0, 201, 5)
+    asked.at(steps)
+    walked = asked.motion.latest
+    asked.loss(steps)
+    assert asked.motion.latest is walked  # the same steps were not walked again
+    for some in (steps[::4], torch.tensor(35), torch.tensor([35, 200])):
+        asked.at(steps)
+        assert torch.equal(asked.at(some).features, path().at(some).features)
 
 
 # ---- descent --------------------------------------------------------------------------------------------------------
@@ -506,22 +510,3 @@ REFUSED = {
 def test_what_has_no_answer_is_refused(attempt, words):
     with pytest.raises(ValueError, match=words):
         attempt(*start())
-
-
-def test_steps_that_were_walked_to_before_give_the_same_answers(monkeypatch):
-    """Where a walk is kept, each answer has the bits of one that starts anew."""
-    generator = torch.Generator().manual_seed(3)
-    features, weight = (torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (40, 5))
-    problem = Spherical(torch.arange(40) % 5, weight)
-    asked = [torch.tensor([1500]), torch.tensor([300]), torch.arange(0, 1400, 7), torch.tensor([255, 256, 257, 1024])]
-    path = problem.descent(features, lr=8.0)
-    rate, reached = path.rate(), path.time_to(1e-4)
-    assert path.motion.walked
-    answers = [path.distance(steps) for steps in asked]
-    monkeypatch.setattr("unhinge.theory.sphere.motion.FEW", 0)
-    for steps, answer in zip(asked, answers, strict=True):
-        fresh = problem.descent(features, lr=8.0)
-        torch.testing.assert_close(answer, fresh.distance(steps), rtol=1e-13, atol=0)
-        assert not fresh.motion.walked
-    assert torch.equal(problem.descent(features, lr=8.0).rate(), rate)
-    assert problem.descent(features, lr=8.0).time_to(1e-4) == reached

@@ -207,6 +207,8 @@ class Certificate:
 
     def extend(self, until: float) -> None:
         """Blocks up to the time `until`, or to where nothing is proved any more."""
+        if self.ends >= until:  # it only grows, so that no lock is needed to see this
+            return
         with self.lock, torch.inference_mode(False):  # what is kept must not be of the mode of whoever asks first
             self._extend(until)
 

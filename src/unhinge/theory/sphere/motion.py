@@ -35,10 +35,6 @@ __all__ = ["WIDTH", "Motion", "Position", "SphereDescent", "SphereFlow", "final_
 FAINT = 1e-9  # below this angle its square, 1e-18, is nothing beside 1, and the norm stands still
 DIM = 3e-5  # below this one its fourth power, 1e-18, is nothing
 STRIDE = 256  # steps between two looks at whether a closed form can take over
-# Where so many examples or fewer walk, a step is mostly calls: all walk together, and where they were after each of the
-# first strides is kept for the next question.
-FEW = 1024
-REMEMBERED = 64
 LONGEST = 10_000_000  # steps taken one by one in search of an end before giving up
 RATES_AT_ONCE = 4096  # rates of a schedule asked for together: one call of it for many steps
 # Squares of coordinates in units of the larger length must not underflow: 1e-100 leaves 1e-200, and room.
@@ -111,7 +107,6 @@ class SphereDescent:
     decay: Tensor  # ()
     power: int
     latest: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
-    walked: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)  # by steps: (2, n)
 
     discrete = True
 
@@ -158,10 +153,6 @@ class SphereDescent:
         planes = replace(self.planes, along=position.norm * position.cos, across=position.norm * position.sin)
         return replace(self, planes=planes, schedule=constant(final_rate(self.schedule)))
 
-    def remembers(self, step: int) -> bool:
-        """Whether a question about this step need not walk again to it from the beginning."""
-        return len(self.unit) <= FEW and step <= REMEMBERED * STRIDE and not self._carries_gradients
-
     @property
     def monotone(self) -> bool:
         r"""Whether the constant rate that it ends with only makes angles smaller: :math:`\alpha \le 1`; norms grow."""
@@ -179,8 +170,7 @@ class SphereDescent:
     def _settled(self) -> Tensor:
         """The norms that the constant rate at the end leads to."""
         z = self._coordinates_after(torch.tensor([math.ceil(self.schedule.shape.settles)]))[:, 0]
-        walked = self.walked if self.schedule.shape.settles == 0 and self.remembers(0) else None
-        return _final_norm(z, self._pull * final_rate(self.schedule), self.power, walked)
+        return _final_norm(z, self._pull * final_rate(self.schedule), self.power)
 
     @property
     def _carries_gradients(self) -> bool:
@@ -188,16 +178,16 @@ class SphereDescent:
         return any(tensor.requires_grad for tensor in known) or needs_gradient(self.schedule.shape)
 
     def _coordinates_after(self, steps: Tensor) -> Tensor:
-        """Coordinates after each of the sorted steps, (2, K, n); kept for the next question about some of these steps.
+        """Coordinates after each of the sorted steps, (2, K, n); kept for the next question about the same steps.
 
         Unless they carry gradients: then every question has a graph of its own. One assignment replaces what is kept,
         and the answer is returned from here: another thread may ask for other steps meanwhile.
         """
         latest = self.latest
-        if latest is not None and len(steps) <= len(latest[0]):
-            place = torch.searchsorted(latest[0], steps).clamp(max=len(latest[0]) - 1)
-            if torch.equal(latest[0][place], steps):
-                return latest[1] if len(steps) == len(latest[0]) else latest[1][:, place]
+        # The very same: formulas of many steps at once round a little differently than those of one, and an answer must
+        # not depend on what was asked before.
+        if latest is not None and torch.equal(latest[0], steps):
+            return latest[1]
         if self._carries_gradients:
             return self._walk_all(steps)
         with torch.inference_mode(False):
@@ -222,11 +212,8 @@ class SphereDescent:
                 reached = self._stepped(z, pull, first, stops)
             elif rate.item() == 0 and not (slope and rate.requires_grad):
                 reached = z[:, None].expand(-1, len(stops), -1)
-            elif self.power == 1:
-                reached = _rescaled_after(z, pull * rate, stops - first)
             else:
-                walked = self.walked if first == 0 and self.remembers(0) else {}
-                reached = _plain_after(z, pull * rate, stops - first, walked)
+                reached = (_rescaled_after if self.power == 1 else _plain_after)(z, pull * rate, stops - first)
             positions.append(reached[:, : len(inside)])
             if not over:
                 break
@@ -384,22 +371,13 @@ def _ready(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return (alpha <= SMALL_STEP) & ~faint, faint
 
 
-def _without_traces(z: Tensor, faint: Tensor) -> Tensor:
-    """Subnormal numbers, below 2e-308, would slow every step up to the next look."""
-    return torch.stack([z[0], torch.where(faint & (z[1].abs() < 1e-290), 0.0, z[1])])
-
-
-def _plain_after(z: Tensor, c: Tensor, counts: Tensor, walked: dict[int, Tensor]) -> Tensor:
+def _plain_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
     """Coordinates after each of the sorted numbers of plain steps, (2, K, n).
 
-    Steps are taken one by one for the examples whose step is large, and if many of the steps are asked for anyway; from
-    where all were `walked` to before, which is added to.
+    Steps are taken one by one for the examples whose step is large, and if many of the steps are asked for anyway.
     """
     positions = z.new_empty(2, len(counts), len(c))
     now, place, left = 0, 0, torch.arange(len(c))
-    if walked and len(counts):
-        now = max((steps for steps in [*walked] if steps <= counts[0]), default=0)
-        z = walked.get(now, z)
     while place < len(counts):
         later = counts[place:] - now
         small, faint = _ready(z, c)
@@ -410,20 +388,13 @@ def _plain_after(z: Tensor, c: Tensor, counts: Tensor, walked: dict[int, Tensor]
             z, c, left = z[:, rest], c[rest], left[rest]
             if len(left) == 0:
                 return positions
-        else:
-            z = _without_traces(z, faint)
+        else:  # subnormal numbers, below 2e-308, would slow every step up to the next look
+            z = torch.stack([z[0], torch.where(faint & (z[1].abs() < 1e-290), 0.0, z[1])])
         inside = int((later <= STRIDE).sum())
-        reached = _walked(z, c, later[:inside].tolist() + [STRIDE] * (inside < len(later)))
-        positions[:, place : place + inside, left] = reached[:, :inside]
-        now, place, z = now + STRIDE, place + inside, reached[:, -1]
-        if len(left) == positions.shape[-1] <= FEW and place < len(counts):
-            _remember(walked, now, z)
+        walked = _walked(z, c, later[:inside].tolist() + [STRIDE] * (inside < len(later)))
+        positions[:, place : place + inside, left] = walked[:, :inside]
+        now, place, z = now + STRIDE, place + inside, walked[:, -1]
     return positions
-
-
-def _remember(walked: dict[int, Tensor], steps: int, z: Tensor) -> None:
-    if len(walked) < REMEMBERED:
-        walked[steps] = z.clone()
 
 
 def _walked(z: Tensor, c: Tensor, stops: list[int]) -> Tensor:
@@ -466,14 +437,14 @@ def _dim_factor(z: Tensor, c: Tensor) -> Tensor:
     return torch.sqrt(1 + alpha / (2 - alpha) * (b / a) ** 2)
 
 
-def _final_norm(z: Tensor, c: Tensor, power: int, walked: dict[int, Tensor] | None) -> Tensor:
-    """The norm that these steps lead to; where all were `walked` to is added to, unless it is None."""
+def _final_norm(z: Tensor, c: Tensor, power: int) -> Tensor:
+    """The norm that these steps lead to."""
     if power == 1:
         straight = z[1] == 0
         return torch.where(straight, z[0].abs(), _moebius_norm(z[0], torch.where(straight, 1.0, z[1]), c)[0])
     ones, still = torch.ones(STRIDE, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    norms, left, (everyone, pull) = torch.empty_like(c), torch.arange(len(c)), (z, c)
-    for now in range(0, LONGEST, STRIDE):
+    norms, left = torch.empty_like(c), torch.arange(len(c))
+    for _ in range(0, LONGEST, STRIDE):
         small, faint = _ready(z, c)
         dim = ~(small | faint) & (z[1].abs() <= DIM * z[0]) & (c <= z[0] ** 2)
         for rule, which in ((end_factor, small), (_dim_factor, dim), (lambda *_: 1.0, faint)):
@@ -482,14 +453,7 @@ def _final_norm(z: Tensor, c: Tensor, power: int, walked: dict[int, Tensor] | No
         z, c, left = z[:, rest], c[rest], left[rest]  # the others have left the walk
         if len(left) == 0:
             return norms
-        if walked is None:
-            z = _descended(z, c, ones, still, 2)
-            continue
-        if now + STRIDE not in walked:
-            everyone = _descended(_without_traces(everyone, _ready(everyone, pull)[1]), pull, ones, still, 2)
-            _remember(walked, now + STRIDE, everyone)
-        everyone = walked.get(now + STRIDE, everyone)
-        z = everyone[:, left]
+        z = _descended(z, c, ones, still, 2)
     slow, (a, b) = 0, z[:, 0].tolist()
     raise ValueError(
         f"an angle is still {math.atan2(abs(b), a):.3g} after {LONGEST} steps: it contracts by "

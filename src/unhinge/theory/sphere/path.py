@@ -420,19 +420,10 @@ def _first_step_of_fall(motion: SphereDescent, wanted: float) -> float:
     that no step that has no closed form is taken more than a few times."""
     if _chords(motion, torch.zeros(1, dtype=torch.int64)) <= wanted:
         return 0.0
-    done = since = 0  # steps known to be too early, and those of them since the motion began anew
-
-    def walk(width: int) -> None:
-        nonlocal motion, done, since
-        done, since = done + width, since + width
-        if not motion.remembers(since):
-            motion, since = motion.later(since), 0
-
-    steps = _steps_up_to(FIRST_LOOK)
-    while not (below := _chords(motion, since + steps) <= wanted).any():
+    done, steps = 0, _steps_up_to(FIRST_LOOK)
+    while not (below := _chords(motion, steps) <= wanted).any():
         width = int(steps[-1])
-        walk(width)
-        steps = _steps_up_to(2 * width)
+        motion, done, steps = motion.later(width), done + width, _steps_up_to(2 * width)
         if done + 2 * width > LAST_STEP:
             return math.inf
     while True:
@@ -440,9 +431,8 @@ def _first_step_of_fall(motion: SphereDescent, wanted: float) -> float:
         low, high = int(steps[place - 1]) if place else 0, int(steps[place])
         if high - low == 1:
             return float(done + high)
-        walk(low)
-        steps = _steps_up_to(high - low)
-        below = _chords(motion, since + steps) <= wanted
+        motion, done, steps = motion.later(low), done + low, _steps_up_to(high - low)
+        below = _chords(motion, steps) <= wanted
 
 
 def _steps_up_to(last: int) -> Tensor:
