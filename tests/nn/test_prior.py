@@ -2,12 +2,14 @@ r"""The loss :math:`-z_y + q^\top z` against its definition, on logits and on fe
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unhinge.nn import UnhingedLoss
+from unhinge.nn import ManyClassHead, UnhingedLoss
 from unhinge.nn import functional as UF
 
 CLASSES, SIZE, DIM = 5, 7, 4
@@ -99,6 +101,19 @@ def test_it_is_the_gradient_of_adjusted_cross_entropy_at_zero() -> None:
 def test_wrong_priors_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         UF.unhinged_loss(torch.zeros(2, 5), torch.tensor([0, 1]), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prior", [torch.tensor([30.0, 10.0, 5.0]), torch.tensor([0.5, math.nan, 0.5])])
+def test_counts_in_the_place_of_frequencies_are_refused_where_a_prior_is_kept(prior: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"must sum to 1, got a sum of (45|nan)"):
+        UnhingedLoss(prior=prior)
+    with pytest.raises(ValueError, match=r"must sum to 1, got a sum of (45|nan)"):
+        ManyClassHead(4, 3, prior=prior)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_rounding_of_a_prior_is_forgiven(dtype: torch.dtype) -> None:
+    UnhingedLoss(prior=torch.full((1000,), 1 / 1000, dtype=dtype))
 
 
 def test_a_cached_mean_needs_its_prior_and_width() -> None:

@@ -30,6 +30,13 @@ def test_a_loss_that_runs_away_warns_once():
         UnhingedLoss()(logits * torch.nan, labels)
 
 
+def test_a_batch_in_which_every_example_is_ignored_says_nothing_about_norms() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss = UnhingedLoss()(torch.randn(3, 4), torch.full((3,), -100))
+    assert loss.isnan()  # as cross-entropy
+
+
 def test_nothing_is_read_under_vmap():
     loss = UnhingedLoss()
     actual = torch.vmap(lambda z: loss(z, torch.tensor(0)))(torch.full((2, 3), -1e9))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
+import torch
 
 from oracles.schedules import SCHEDULES
-from unhinge import constant, cosine, exponential, piecewise, step, warmup
+from unhinge import LayerPeeled, constant, cosine, exponential, piecewise, step, warmup
 from unhinge.theory.schedules import as_schedule
 
 
@@ -48,3 +50,15 @@ def test_a_schedule_that_makes_no_sense_is_refused(attempt, words):
         attempt()
     for word in words:
         assert word in str(raised.value)
+
+
+@pytest.mark.parametrize(("rate", "came"), [("fast", "str"), (None, "NoneType"), (torch.zeros(3), r"shape \(3,\)")])
+def test_a_function_that_returns_no_number_is_told_so(rate, came):
+    with pytest.raises(ValueError, match=f"must return one number for one time, got {came}"):
+        LayerPeeled([0, 1]).descent(torch.eye(2), torch.eye(2), lr=lambda time: rate).at(4)
+
+
+@pytest.mark.parametrize("make", [lambda: cosine(0.1, -5), lambda: warmup(0.1, -1), lambda: constant(math.nan)])
+def test_what_is_not_a_rate_is_not_told_to_be_reversed(make):
+    with pytest.raises(ValueError, match=r"must be finite and not negative, got [-\w.]+\.$"):
+        make()

@@ -183,6 +183,13 @@ def test_weights_that_became_infinite_at_the_last_step_of_an_epoch_are_recorded_
 # ---- folders
 
 
+def test_a_recipe_that_failed_before_its_first_step_does_not_hold_the_folder(tmp_path, few):
+    with pytest.raises(ValueError, match="no model 'nosuch'"):
+        fit(replace(TINY, model="nosuch"), tmp_path, material=few)
+    fit(TINY, tmp_path, material=few)
+    assert Recipe.from_json((tmp_path / "recipe.json").read_text()) == TINY
+
+
 def test_a_folder_that_holds_another_run_is_left_alone(tmp_path, few):
     fit(TINY, tmp_path, material=few)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -20,6 +20,7 @@ __all__ = [
     "check_gamma",
     "check_prior",
     "check_prior_mean",
+    "check_prior_sum",
     "check_reduction",
     "check_smoothing",
     "class_axis",
@@ -63,6 +64,16 @@ def check_prior(prior: object, num_classes: int | None, gamma: float | Tensor | 
         raise ValueError(f"prior must be a floating tensor with one entry per class that sums to 1, got {came}.")
     if num_classes is not None and len(prior) != num_classes:
         raise ValueError(f"prior must have one entry for each of the {num_classes} classes, got {len(prior)}.")
+
+
+def check_prior_sum(prior: Tensor | None) -> None:
+    """That a prior sums to 1. For constructors, which read it once; a function called at every step does not."""
+    if prior is None or prior.is_meta:
+        return
+    total = prior.detach().double().sum().item()
+    # Frequencies printed with four digits are off by up to 1e-4, and each one by the rounding of its dtype.
+    if not abs(total - 1) < 1e-4 + torch.finfo(prior.dtype).eps:
+        raise ValueError(f"prior must sum to 1, got a sum of {total:g}. Divide it by its sum.")
 
 
 def check_prior_mean(prior: Tensor | None, prior_mean: Tensor | None, weight: Tensor) -> None:

@@ -10,7 +10,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from unhinge.nn.contract import as_class_weight, check_gamma, check_prior, check_reduction, check_smoothing
+from unhinge.nn.contract import (
+    as_class_weight,
+    check_gamma,
+    check_prior,
+    check_prior_sum,
+    check_reduction,
+    check_smoothing,
+)
 from unhinge.nn.hinge import check_margin, multiclass_hinge_loss
 from unhinge.nn.margins import adjusted_margin_loss, check_epsilon
 from unhinge.nn.spherical_softmax import check_offset_of_squares, spherical_softmax_loss
@@ -122,16 +129,17 @@ class UnhingedLoss(_ClassLoss):
         super().__init__(weight, ignore_index, reduction, label_smoothing, dim)
         check_gamma(gamma)
         check_prior(prior, None, gamma)
+        check_prior_sum(prior)
         self.gamma = gamma
         self._told = False
         self.register_buffer("prior", prior, persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         loss = unhinged_loss(logits, target, self.gamma, *self.common, dim=self.dim, prior=self.prior)
-        self._warn_of_runaway(loss)
+        self._warn_of_runaway(loss, target)
         return loss
 
-    def _warn_of_runaway(self, loss: Tensor) -> None:
+    def _warn_of_runaway(self, loss: Tensor, target: Tensor) -> None:
         """Warn once where the loss has run away: without a radius norms grow until they overflow, silently.
 
         Only where reading a number is free: on the CPU, outside of compiled, traced and mapped code.
@@ -144,6 +152,8 @@ class UnhingedLoss(_ClassLoss):
             value = float(loss.detach())
         except RuntimeError:  # under vmap, or a tensor without data
             return
+        if math.isnan(value) and bool((target == self.ignore_index).all()):
+            return  # the mean of no example, as in cross-entropy
         if not value > -RUNAWAY:  # NaN too
             self._told = True
             # Without the number itself: Python shows one text once, however many losses are made.

@@ -365,7 +365,7 @@ class FromCallable:
             value = value.expand(time.shape)
         except (TypeError, ValueError, RuntimeError):  # a function of plain floats, such as math.cos
             values = [self.function(moment) for moment in time.detach().flatten().tolist()]
-            each = [torch.as_tensor(value, dtype=time.dtype).reshape(()) for value in values]
+            each = [_one_rate(value, time.dtype) for value in values]
             value = torch.stack(each).reshape(time.shape) if each else torch.zeros_like(time)
         plain = value.detach()
         if not torch.isfinite(plain).all() or (plain < 0).any():
@@ -395,6 +395,14 @@ class FromCallable:
     @property
     def final(self) -> Tensor:
         return _number(math.nan)
+
+
+def _one_rate(value: Number, dtype: torch.dtype) -> Tensor:
+    try:
+        return torch.as_tensor(value, dtype=dtype).reshape(())
+    except (TypeError, ValueError, RuntimeError):
+        came = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"a learning-rate function must return one number for one time, got {came}.") from None
 
 
 def integrate(function: Callable[[Tensor], Tensor], left: Tensor, right: Tensor) -> Tensor:

@@ -102,10 +102,9 @@ def scalar(name: str, value: object, *, positive: bool = False) -> Tensor:
     number = number.reshape(())
     plain = number.item()
     if not plain >= 0 or plain == float("inf"):
-        raise ValueError(
-            f"{name} must be finite and not negative, got {plain}. "
-            "Under the unhinged loss a negative value reverses the dynamics; pass its size."
-        )
+        reverses = plain < 0 and name in ("lr", "gamma", "feature_decay", "weight_decay")
+        advice = " Under the unhinged loss a negative value reverses the dynamics; pass its size." if reverses else ""
+        raise ValueError(f"{name} must be finite and not negative, got {plain}.{advice}")
     if positive and plain == 0:
         raise ValueError(f"{name} must be greater than 0, got 0.")
     return number

@@ -391,14 +391,16 @@ def _without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor
 
 
 def _claim(folder: Path, recipe: Recipe, processes: Processes) -> None:
-    """Make the folder this run's; another run's is left alone."""
+    """Make the folder this run's; another run's is left alone, unless it failed before its first checkpoint."""
     path = folder / "recipe.json"
-    if path.is_file():
+    fresh = not path.is_file()
+    if not fresh:
         try:
             existing = Recipe.from_json(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise RecipeError(f"cannot tell which run {folder} holds. Its recipe.json is damaged: {error}") from None
-        if existing != recipe:
+        fresh = existing != recipe and not _begun(folder)
+        if existing != recipe and not fresh:
             differing = [name for name in vars(recipe) if getattr(existing, name) != getattr(recipe, name)]
             if differing == ["threads"]:
                 raise RecipeError(
@@ -408,10 +410,15 @@ def _claim(folder: Path, recipe: Recipe, processes: Processes) -> None:
             raise RecipeError(
                 f"{folder} holds another run; they differ in {', '.join(differing)}. Choose another folder."
             )
-    elif processes.rank == 0:
-        write_atomically(path, (recipe.to_json() + "\n").encode())
     if processes.rank == 0:
+        if fresh:
+            write_atomically(path, (recipe.to_json() + "\n").encode())
         remove_leftovers(folder)
+
+
+def _begun(folder: Path) -> bool:
+    """Whether there is anything to lose: a model that could not be built has left a recipe, and no more."""
+    return any(next(folder.glob(made), None) for made in ("checkpoint-*", "*.safetensors", "log.*"))
 
 
 def _compared(path: Path) -> tuple[str, ...]:

@@ -318,6 +318,27 @@ def test_the_time_to_a_distance_is_found_for_more_examples_than_fit_at_once():
     assert path.distance(time).item() <= 50 < path.distance(time - 1).item()
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_a_long_search_takes_each_step_once(rescaled, decay, monkeypatch):
+    features, weight, target = start(12)
+    asked = []
+
+    def slowing(time):
+        asked.append(torch.as_tensor(time).numel())
+        return 5 / (1 + time)
+
+    path = Spherical(target, weight, feature_decay=decay).descent(features, slowing, rescaled)
+    distances = path.distance(torch.arange(5001))
+    for wanted in distances[[0, 1, 1023, 1024, 1025, 4000]] * 1.0001:
+        assert path.time_to(wanted).item() == int((distances <= wanted).int().argmax())
+    monkeypatch.setattr("unhinge.theory.sphere.path.LONGEST_WALK", 20_000)
+    asked.clear()
+    with pytest.raises(ValueError, match="not reached"):
+        path.time_to(1e-12)
+    assert sum(asked) < 25_000
+
+
 def test_a_schedule_that_stops_leaves_the_features_where_they_are():
     features, weight, target = start()
     for kind in ("flow", "descent"):

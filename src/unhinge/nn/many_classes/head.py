@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from unhinge.nn.contract import check_prior, check_reduction
+from unhinge.nn.contract import check_prior, check_prior_sum, check_reduction
 from unhinge.nn.many_classes.factored import FactoredRows, Pull
 from unhinge.nn.many_classes.rules import head_loss, prior_loss
 from unhinge.nn.many_classes.shards import Shards
@@ -111,6 +111,7 @@ class ManyClassHead(nn.Module):
         self.weight_decay = weight_decay
         self.with_bias = bias
         check_prior(prior, num_classes, gamma)
+        check_prior_sum(prior)
         if prior is not None and loss != "unhinged":
             raise ValueError(f'a prior is for the loss "unhinged", but the loss is {loss!r}. Leave one of them out.')
         # With q in the place of the ones, "the sum of the logits" is q . z, and gamma is 1 beside a true logit of -1.

@@ -132,13 +132,25 @@ class SphereDescent:
 
     def position(self, moments: Tensor) -> Position:
         steps, back = torch.unique(moments, return_inverse=True)
-        a, b = self._coordinates_after(steps)[:, back.reshape(-1)]
+        return self._placed(self._coordinates_after(steps)[:, back.reshape(-1)], moments.shape)
+
+    def walk(self, width: int) -> Iterator[Position]:
+        """Position after 0 to `width` steps, then after `width` to twice as many, and so on: each step taken once."""
+        z, now = torch.stack([self.planes.along, self.planes.across]) / self.unit, 0
+        while True:
+            reached = self._stepped(z, self._pull, now, torch.arange(now, now + width + 1))
+            yield self._placed(reached, torch.Size([width + 1]))
+            z, now = reached[:, -1], now + width
+
+    def _placed(self, coordinates: Tensor, shape: torch.Size) -> Position:
+        """The position at coordinates (2, K, n), as moments of this shape."""
+        a, b = coordinates
         norm = torch.hypot(a, b)
         parts = (a / norm, b / norm, norm * self.unit)
-        cos, sin, size = (part.reshape(*moments.shape, len(self.unit)) for part in parts)
+        cos, sin, size = (part.reshape(*shape, len(self.unit)) for part in parts)
         if not torch.isfinite(size.detach()).all():
             raise self._too_far()
-        return Position(cos, sin, size, torch.zeros(moments.shape, dtype=torch.float64))
+        return Position(cos, sin, size, torch.zeros(shape, dtype=torch.float64))
 
     def final_norm(self) -> Tensor:
         return self._settled * self.unit
@@ -233,11 +245,11 @@ class SphereDescent:
         return zip(edges, [*edges[1:], math.inf], [*rates[:-1], final_rate(self.schedule)], strict=True)
 
     def _stepped(self, z: Tensor, pull: Tensor, now: int, stops: Tensor) -> Tensor:
-        reached, rates, known = [], torch.zeros(0), range(0)
-        for stop in stops.tolist():
+        reached, rates, known, marks = [], torch.zeros(0), range(0), stops.tolist()
+        for stop in marks:
             while now < stop:
                 if now not in known:
-                    known = range(now, now + RATES_AT_ONCE)
+                    known = range(now, min(now + RATES_AT_ONCE, marks[-1]))
                     rates = self.schedule(torch.arange(known.start, known.stop, dtype=torch.float64))
                 until = min(stop, known.stop)
                 z = _descended(z, pull, rates[now - known.start : until - known.start], self.decay, self.power)

@@ -3,7 +3,7 @@ r"""A solved path on the sphere, every question one can ask it, and what the the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -355,11 +355,12 @@ class SphericalPath:
             return self._checked(_first_step_of_fall(motion, wanted), wanted)
         ends = self._settles if self._stops else None
         horizon = horizon_of(ends, True) if closed or self._stops else LONGEST_WALK
-        for first in range(0, LOOKED_AT if closed else int(horizon), LOOKED_AT):
-            block = torch.arange(first, min(first + LOOKED_AT, int(horizon)) + 1)
-            below = _chords(motion, block) <= wanted
+        every = torch.arange(min(LOOKED_AT, int(horizon)) + 1)
+        looks = [_chords(motion, every)] if closed else _walked(motion, horizon)
+        for block, chords in enumerate(looks):
+            below = chords <= wanted
             if below.any():
-                return float(block[int(below.int().argmax())])
+                return float(block * LOOKED_AT + int(below.int().argmax()))
         if not closed and not self._stops:
             raise ValueError(
                 f"the distance {wanted:g} is not reached within a million steps, and a path with feature decay or with "
@@ -393,6 +394,14 @@ def _chords(motion: Motion, moments: Tensor) -> Tensor:
     parts = [motion.planes.part(slice(first, first + WIDTH)) for first in range(0, size, WIDTH)]
     norms = [safe_norm(replace(motion, planes=part).position(moments).chord(), 1) for part in parts]
     return safe_norm(torch.stack(norms, -1), 1)
+
+
+def _walked(motion: SphereDescent, horizon: float) -> Iterator[Tensor]:
+    """The distance after 0 to `LOOKED_AT` steps, after the next as many, and so on up to the horizon."""
+    parts = [motion.planes.part(slice(first, first + WIDTH)) for first in range(0, len(motion.planes.pull), WIDTH)]
+    walks = [replace(motion, planes=part).walk(LOOKED_AT) for part in parts]
+    for _ in range(0, int(horizon), LOOKED_AT):
+        yield safe_norm(torch.stack([safe_norm(next(walk).chord(), 1) for walk in walks], -1), 1)
 
 
 def _first_time_of_fall(measured: Callable[[Tensor], Tensor], wanted: float, horizon: float) -> float:
