@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from generators.pages import Pages, cell, table
+from generators.pages import Pages, cell, prose, table
 from unhinge.paper.catalogue import list_studies
+from unhinge.paper.figures.draw import explained
 from unhinge.paper.figures.registry import Experiment, list_experiments
 from unhinge.paper.numbers import printed_number
 from unhinge.paper.studies.cost import cost_of
@@ -99,9 +100,9 @@ def _figure(pages: Pages, entry: Experiment, quick: Path | None, root: Path) -> 
     if entry.errata:
         listed = ", ".join(f"[{number}](../errata.md#erratum-{number})" for number in entry.errata)
         lines += [f"- Errata shown: {listed}"]
-    if entry.note:
-        lines += ["", f":::{{note}}\n{cell(entry.note)}\n:::"]
-    lines += [""]
+    texts = (entry.claim, entry.note, *(f"{panel.title} {panel.xlabel}" for panel in entry.panels))
+    words = [prose(text) + "\n" for text in (entry.note, explained(*texts)) if text]
+    lines += ["", ":::{note}", *words, ":::", ""]
     lines += [*_command(entry.id, "quick", "paper"), ""]
     folders = [root / "results" / scale / entry.id for scale in ("paper", "small")]
     folders = [folder for folder in folders if (folder / "recipe.json").is_file()]
@@ -135,7 +136,7 @@ def _study(pages: Pages, study: Study, root: Path) -> str:
     costs = "; ".join(f"at {scale} {_cost(study, scale)} {ON[scale]}" for scale in SCALES)
     lines = [*_head(study), f"- Cost: {costs}", ""]
     if study.note:
-        lines += [f":::{{note}}\n{cell(study.note)}\n:::", ""]
+        lines += [f":::{{note}}\n{prose(study.note)}\n:::", ""]
     if study.orderings:
         lines += ["These orderings are judged by paired t-tests over seeds, corrected by Holm's method:", ""]
         whose = {True: "ours", False: "the paper's"}

@@ -9,6 +9,7 @@ from pathlib import Path
 from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.page import STYLE as CLAIMS_STYLE
 from unhinge.paper.claims.page import claims_section, read_claims
+from unhinge.paper.figures.draw import SYMBOLS
 from unhinge.paper.figures.registry import find
 from unhinge.paper.figures.run import Result, results
 from unhinge.paper.numbers import printed_number
@@ -23,6 +24,16 @@ caption { text-align: left; padding-bottom: .4rem; font-weight: 600; }
 span.holds, span.fails { white-space: nowrap; }
 @media print { td code { font-size: 6.5pt; } div.sheet { break-inside: avoid; } figure img { max-height: 190mm; } }
 """
+
+_KEY = "; ".join(f"<b>{symbol}</b> {meaning}" for symbol, meaning in SYMBOLS.items())
+INTRODUCTION = f"""<p>The paper <i>On the Dynamics Under the Unhinged Loss and Beyond</i> (Zhou et al., JMLR 2023) says
+what training does to the last layer of a classifier. Its loss is linear in the logits, so the whole training can be
+computed exactly. This page tests the claims of the paper one by one, draws its figures again, and lists its errata. In
+the figures, lines are computed in closed form and markers are simulated with <code>torch.optim.SGD</code>.</p>
+<details class="key" open><summary>What the symbols mean</summary><p class="small">{_KEY}; <b>N</b> the number of
+examples of each class, if all classes have the same number; <b>p</b> the dimension of the features; <b>b</b> the
+biases; <b>ETF</b> a simplex: class vectors of the same length with equal angles between them, as large as possible. A
+<b>hat</b> means that something is divided by its norm.</p></details>"""
 
 
 def write_report(out: str | Path, title: str = "The unhinged loss: what holds, what does not, and by how much") -> Path:
@@ -53,8 +64,7 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
     if trained:
         sections += ['<h2 id="trained">Trained networks</h2>', *trained]
     sections += [_errata(figures, _measured(folder)), _how_made(figures)]
-    body = f"""<p>Exact training dynamics under the unhinged loss: every curve computed in closed form (lines) and
-simulated with <code>torch.optim.SGD</code> (markers).</p>
+    body = f"""{INTRODUCTION}
 <nav>{_links(bool(figures), bool(trained))}</nav>
 {chr(10).join(sections)}"""
     path = folder / "report.html"

@@ -78,9 +78,10 @@ def claims_section(records: Sequence[ClaimRecord]) -> str:
     rows = "\n".join(_claim(record, known.get(record["id"])) for record in records)
     counted = ", ".join(f"{count} {'hold' if name == HOLDS else escape(name)}" for name, count in shown.items())
     return f"""<style>{"".join(rules)}</style>
-<p>{len(records)} claims: {counted}. Click on one to see the printed form, the right form and the evidence. The numbers
-say how far the printed form and the right form are from an independent computation. The filters have the numbers that
-the journal prints, with our names of the same statements beside them.</p>
+<p>{len(records)} claims: {counted}. Click on a claim to see its printed form, its right form and the evidence. The two
+numbers say how far each form is from an independent computation. "Corrected" means true once a symbol, a
+sign or a hypothesis is fixed, and "false as printed" means contradicted. The filters use the numbers of the journal,
+with our names of the same statements beside them.</p>
 <div class="filters">{_radios("verdict", shown)}</div>
 <div class="filters">{_radios("part", places)}</div>
 <div class="heads"><span></span><span>claim</span><span>verdict</span><span>printed is off by</span>
@@ -121,7 +122,9 @@ def _claim(record: ClaimRecord, claim: Claim | None) -> str:
         facts.append(("remark", record["remark"]))
     number = printed_statement(record["id"])
     facts.append(("where", f"{record['where']} (printed as {number})" if number else record["where"]))
-    facts.append(("compared with", f"{record['oracle']}; worst of {record['problems']} random problems"))
+    problems = record["problems"]
+    worst = f"; worst of {problems} random problems" if problems > 1 else ""
+    facts.append(("compared with", f"{record['oracle']}{worst}"))
     why = f": {record['printed_undefined']}" if record["printed_undefined"] else ""
     facts.append(("off by", f"printed form {printed}{why}; right form {ours}; allowed {_number(record['tolerance'])}"))
     evidence = {entry.number: entry.evidence for entry in ERRATA}
