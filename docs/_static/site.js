@@ -7,7 +7,7 @@ async function cards() {
     const heads = [...box.querySelectorAll("thead th")].map((head) => head.textContent.trim());
     for (const row of box.querySelectorAll("tbody tr"))
       [...row.children].forEach((cell, column) => {
-        if (column > 0 && heads[column] && cell.textContent.trim()) cell.dataset.head = heads[column];
+        if (heads.length > 2 && column > 0 && heads[column] && cell.textContent.trim()) cell.dataset.head = heads[column];
       });
     box.classList.add("cards");
   }

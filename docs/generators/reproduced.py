@@ -186,7 +186,7 @@ def _picture(pages: Pages, folder: Path, name: str, claim: str, caption: str) ->
         return []
     pages.copy(folder / "figure.png", f"reproduce/{name}.png")
     words = claim.replace("[", "(").replace("]", ")")
-    return [f"```{{figure}} {name}.png\n:alt: {words}\n:figclass: figure\n\n{caption}\n```", ""]
+    return [f"```{{figure}} {name}.png\n:alt: {words}\n:figclass: figure\n:width: 100%\n\n{caption}\n```", ""]
 
 
 def _made_with(recipe: dict[str, Any]) -> str:
