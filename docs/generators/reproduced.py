@@ -7,6 +7,7 @@ trained networks come from the committed folder results/SCALE/ID, where somebody
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -164,7 +165,23 @@ def _measured(pages: Pages, study: Study, folder: Path, scale: str) -> list[str]
     if done < wanted:
         lines += [f":::{{warning}}\nNot complete: {done} of {wanted} runs.\n:::", ""]
     lines += _picture(pages, folder, f"{study.id}-{scale}", study.claim, cell(study.claim))
-    return [*lines, words, "", _made_with(recipe), ""]
+    return [*lines, _in_words(words), "", _made_with(recipe), ""]
+
+
+def _in_words(text: str) -> str:
+    """The tables of numbers with the names that readers use, and with rows for columns where those are too many."""
+    named = {"fpr95": "FPR95", "auroc": "AUROC", "aupr_in": "AUPR in", "known_spread": "spread of known images"}
+    text = re.sub(r"\bood\.(\w+)\.(\w+)", lambda found: f"{found[1]}: {named.get(found[2], found[2])}", text)
+    text = text.replace("| feature_norm |", "| feature norm |")
+    return re.sub(r"(?:^\|.*\|\n)+", lambda found: _narrow(found[0]), text, flags=re.MULTILINE)
+
+
+def _narrow(lines: str, most: int = 8) -> str:
+    heads, _, *rows = ([one.strip() for one in line.strip("|").split("|")] for line in lines.splitlines())
+    if len(heads) <= most:
+        return lines
+    columns = list(zip(heads, *rows, strict=True))
+    return table(columns[0], columns[1:])
 
 
 def _short(entry: Experiment | Study) -> str:
