@@ -16,7 +16,7 @@ from typing import Any
 
 from generators.pages import Pages, cell, prose, table
 from unhinge.paper.catalogue import list_studies
-from unhinge.paper.figures.draw import explained
+from unhinge.paper.figures.draw import explained, pretty
 from unhinge.paper.figures.registry import Experiment, list_experiments
 from unhinge.paper.numbers import printed_number
 from unhinge.paper.studies.cost import cost_of
@@ -121,7 +121,7 @@ def _drawn(pages: Pages, entry: Experiment, folder: Path) -> list[str]:
     scale = recipe["scale"]
     size = f"{scale['num_classes']} classes of {scale['per_class']} examples, {scale['dim']} dimensions"
     checks = [
-        (cell(one["statement"]), "holds" if one["holds"] else "**does not hold**", cell(one["number"]))
+        (cell(pretty(one["statement"])), "holds" if one["holds"] else "**does not hold**", cell(one["number"]))
         for one in recipe["checks"]
     ]
     caption = f"{size}, seed {recipe['seed']}. Lines are exact, and markers are simulated with `torch.optim.SGD`."

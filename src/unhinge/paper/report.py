@@ -9,7 +9,7 @@ from pathlib import Path
 from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.page import STYLE as CLAIMS_STYLE
 from unhinge.paper.claims.page import claims_section, read_claims
-from unhinge.paper.figures.draw import SYMBOLS
+from unhinge.paper.figures.draw import SYMBOLS, pretty
 from unhinge.paper.figures.registry import find
 from unhinge.paper.figures.run import Result, results
 from unhinge.paper.numbers import printed_number
@@ -22,6 +22,7 @@ STYLE = """
 span.holds { color: var(--good); font-weight: 600; } span.fails { color: var(--bad); font-weight: 600; }
 caption { text-align: left; padding-bottom: .4rem; font-weight: 600; }
 span.holds, span.fails { white-space: nowrap; }
+@media screen and (max-width: 40rem) { figure { overflow-x: auto; } figure img { max-width: none; width: 44rem; } }
 @media print { td code { font-size: 6.5pt; } div.sheet { break-inside: avoid; } figure img { max-height: 190mm; } }
 """
 
@@ -116,7 +117,7 @@ def _repeats(result: Result, others: Sequence[Result]) -> str:
 def _figure(result: Result) -> str:
     recipe = result.recipe
     checks = "\n".join(
-        f"<tr><td>{html.escape(check['statement'])}</td><td>{_verdict(check['holds'])}</td>"
+        f"<tr><td>{html.escape(pretty(check['statement']))}</td><td>{_verdict(check['holds'])}</td>"
         f"<td>{html.escape(check['number'])}</td></tr>"
         for check in recipe["checks"]
     )
