@@ -83,7 +83,7 @@ html_theme_options: dict[str, Any] = {
     "show_toc_level": 2,
     "back_to_top_button": True,
     "pygments_light_style": "a11y-high-contrast-light",
-    "pygments_dark_style": "github-dark",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

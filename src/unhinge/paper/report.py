@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.page import STYLE as CLAIMS_STYLE
-from unhinge.paper.claims.page import claims_section, read_claims
+from unhinge.paper.claims.page import claims_section, read_claims, residual_text
 from unhinge.paper.figures.draw import SYMBOLS, pretty
 from unhinge.paper.figures.registry import find
 from unhinge.paper.figures.run import Result, results
@@ -140,14 +140,10 @@ def _measured(folder: Path) -> dict[int, list[str]]:
     """By erratum, the residuals of the claims that test it, as `unhinge verify --out` left them."""
     measured: dict[int, list[str]] = {}
     for record in read_claims(folder) if (folder / "claims.json").is_file() else []:
-        printed, ours = (_residual(record[key]) for key in ("printed_residual", "our_residual"))
+        printed, ours = (residual_text(record[key]) for key in ("printed_residual", "our_residual"))
         for number in record["errata"]:
-            measured.setdefault(number, []).append(f"{record['id']}: printed off by {printed}, ours by {ours}")
+            measured.setdefault(number, []).append(f"{record['id']}: printed form off by {printed}, right form by {ours}")
     return measured
-
-
-def _residual(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.1e}"
 
 
 def _errata(figures: Sequence[Result], measured: Mapping[int, Sequence[str]]) -> str:
