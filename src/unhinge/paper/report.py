@@ -142,7 +142,9 @@ def _measured(folder: Path) -> dict[int, list[str]]:
     for record in read_claims(folder) if (folder / "claims.json").is_file() else []:
         printed, ours = (residual_text(record[key]) for key in ("printed_residual", "our_residual"))
         for number in record["errata"]:
-            measured.setdefault(number, []).append(f"{record['id']}: printed form off by {printed}, right form by {ours}")
+            measured.setdefault(number, []).append(
+                f"{record['id']}: printed form off by {printed}, right form by {ours}"
+            )
     return measured
 
 

@@ -128,7 +128,9 @@ def _claim(record: ClaimRecord, claim: Claim | None) -> str:
     worst = f"; worst of {problems} random problems" if problems > 1 else ""
     facts.append(("compared with", f"{record['oracle']}{worst}"))
     why = f": {record['printed_undefined']}" if record["printed_undefined"] else ""
-    facts.append(("off by", f"printed form {printed}{why}; right form {ours}; allowed {residual_text(record['tolerance'])}"))
+    facts.append(
+        ("off by", f"printed form {printed}{why}; right form {ours}; allowed {residual_text(record['tolerance'])}")
+    )
     evidence = {entry.number: entry.evidence for entry in ERRATA}
     lines = [f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts]
     lines += [
