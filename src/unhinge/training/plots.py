@@ -22,7 +22,7 @@ PANELS: tuple[tuple[str, bool, tuple[tuple[str, str], ...]], ...] = (
     ("smallest prototype angle (degrees)", False, (("prototype_angle_min", "angle"),)),
     ("prototype norms", True, (("prototype_norm_ratio", "largest / smallest"), ("prototype_norm_min", "smallest"))),
     (
-        "neural collapse on training images (0: collapsed)",
+        "neural collapse on training images",
         True,
         (("nc1_ratio", "NC1, trace ratio"), ("nc2_angle_features", "NC2, angles"), ("nc3", "NC3"), ("nc4", "NC4")),
     ),

@@ -166,7 +166,8 @@ def _make_one(job: Job, scale: Scale) -> Result:
     footnote = f"Largest deviation of simulated SGD from the exact curve: {deviation_text(outcome.summary)}."
     names = (pretty(name) for name in dict.fromkeys(row.series for row in outcome.rows if row.kind == "exact"))
     seen = explained(entry.claim, entry.note, *names, *(f"{panel.title} {panel.xlabel}" for panel in entry.panels))
-    footnote = " ".join(part for part in (footnote, entry.note, seen) if part)
+    hats = "A hat means divided by the norm." if any(r"\hat" in panel.ylabel for panel in entry.panels) else ""
+    footnote = " ".join(part for part in (footnote, entry.note, seen, hats) if part)
     partial = folder / f".{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
