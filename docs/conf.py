@@ -65,6 +65,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "unhinge"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 html_logo = "_static/logo.svg"
 html_favicon = "_static/logo.svg"
 html_copy_source = False
@@ -81,8 +82,8 @@ html_theme_options: dict[str, Any] = {
     "secondary_sidebar_items": ["page-toc"],
     "show_toc_level": 2,
     "back_to_top_button": True,
-    "pygments_light_style": "tango",
-    "pygments_dark_style": "github-dark",
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

@@ -136,6 +136,9 @@ def _page(module: str) -> str:
     lines = [f"# {module}", "", "```{eval-rst}", f".. automodule:: {module}", "   :no-members:", "```", ""]
     if rows:
         lines += [table(("name", "what it is"), rows)]
+    if not rows and not inner:
+        parent = module.rpartition(".")[0]
+        lines += [f"Its public names are described on the page of [`{parent}`]({parent}.md).", ""]
     if inner and module != "unhinge":
         lines += ["Below it: " + ", ".join(f"[`{name}`]({name}.md)" for name in inner) + ".", ""]
     for entry in here:

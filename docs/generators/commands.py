@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import Any
 
 import typer.main
@@ -30,7 +31,8 @@ def _section(name: str, command: Any) -> list[str]:
     lines = [f"## `unhinge {name}`", "", *(_plain(part) + "\n" for part in (command.help or "").split("\n\n"))]
     lines += ["```text", usage, "```", ""]
     if examples:
-        lines += ["```console", *(f"$ {one}" for one in examples), "```", ""]
+        wrapped = (textwrap.wrap(one, 74, break_long_words=False, break_on_hyphens=False) for one in examples)
+        lines += ["```console", *("$ " + " \\\n    ".join(parts) for parts in wrapped), "```", ""]
     return [*lines, table(("argument or option", "what it does", "default"), rows)]
 
 

@@ -78,9 +78,7 @@ def _errata(records: dict[str, dict[str, Any]]) -> str:
         "The last two columns compare both forms with an independent computation: how far the printed form is off, and "
         "how far the right form is off. A misprint needs no number.",
         "",
-        "::::{div} cards errata",
         table(("no.", "where", "printed", "right", "printed form is off by", "right form is off by"), rows),
-        "::::",
         "",
     ]
     for one in ERRATA:
@@ -141,7 +139,7 @@ def _claims(records: dict[str, dict[str, Any]]) -> str:
         statement = cell(f"{claim.title}. {claim.remark}" if claim.remark else claim.title)
         rows.append((name, statement, *measured, errata))
     heads = ("claim", "statement", "verdict", "printed form is off by", "right form is off by", "tolerance", "errata")
-    return "\n".join([*lines, "::::{div} cards claims", table(heads, rows), "::::", ""])
+    return "\n".join([*lines, table(heads, rows), ""])
 
 
 def _row(claim: str, records: dict[str, dict[str, Any]]) -> tuple[str, str, str, str, str]:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["Pages", "cell", "table"]
+__all__ = ["Pages", "cell", "prose", "table"]
 
 
 class Pages:
@@ -42,7 +42,7 @@ class Pages:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table in a box that scrolls sideways."""
+    """A Markdown table."""
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
@@ -50,7 +50,17 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def cell(text: str) -> str:
     """Plain text for a cell: nothing in it is markup, and it stays on one line."""
-    escaped = html.escape(" ".join(text.split()), quote=False)
+    return _escaped(" ".join(text.split()))
+
+
+def prose(text: str) -> str:
+    """Sentences in which only what stands in `backticks` is markup."""
+    parts = text.split("`")
+    return "".join(f"`{part}`" if index % 2 else _escaped(part) for index, part in enumerate(parts))
+
+
+def _escaped(text: str) -> str:
+    escaped = html.escape(text, quote=False)
     for mark in "\\`*_[]$~{}|":
         escaped = escaped.replace(mark, f"\\{mark}" if mark != "|" else "&#124;")
     return escaped

@@ -7,14 +7,16 @@ trained networks come from the committed folder results/SCALE/ID, where somebody
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from generators.pages import Pages, cell, table
+from generators.pages import Pages, cell, prose, table
 from unhinge.paper.catalogue import list_studies
+from unhinge.paper.figures.draw import explained, pretty
 from unhinge.paper.figures.registry import Experiment, list_experiments
 from unhinge.paper.numbers import printed_number
 from unhinge.paper.studies.cost import cost_of
@@ -99,9 +101,9 @@ def _figure(pages: Pages, entry: Experiment, quick: Path | None, root: Path) -> 
     if entry.errata:
         listed = ", ".join(f"[{number}](../errata.md#erratum-{number})" for number in entry.errata)
         lines += [f"- Errata shown: {listed}"]
-    if entry.note:
-        lines += ["", f":::{{note}}\n{cell(entry.note)}\n:::"]
-    lines += [""]
+    texts = (entry.claim, entry.note, *(f"{panel.title} {panel.xlabel}" for panel in entry.panels))
+    words = [prose(text) + "\n" for text in (entry.note, explained(*texts)) if text]
+    lines += ["", ":::{note}", *words, ":::", ""]
     lines += [*_command(entry.id, "quick", "paper"), ""]
     folders = [root / "results" / scale / entry.id for scale in ("paper", "small")]
     folders = [folder for folder in folders if (folder / "recipe.json").is_file()]
@@ -119,7 +121,7 @@ def _drawn(pages: Pages, entry: Experiment, folder: Path) -> list[str]:
     scale = recipe["scale"]
     size = f"{scale['num_classes']} classes of {scale['per_class']} examples, {scale['dim']} dimensions"
     checks = [
-        (cell(one["statement"]), "holds" if one["holds"] else "**does not hold**", cell(one["number"]))
+        (cell(pretty(one["statement"])), "holds" if one["holds"] else "**does not hold**", cell(one["number"]))
         for one in recipe["checks"]
     ]
     caption = f"{size}, seed {recipe['seed']}. Lines are exact, and markers are simulated with `torch.optim.SGD`."
@@ -135,7 +137,7 @@ def _study(pages: Pages, study: Study, root: Path) -> str:
     costs = "; ".join(f"at {scale} {_cost(study, scale)} {ON[scale]}" for scale in SCALES)
     lines = [*_head(study), f"- Cost: {costs}", ""]
     if study.note:
-        lines += [f":::{{note}}\n{cell(study.note)}\n:::", ""]
+        lines += [f":::{{note}}\n{prose(study.note)}\n:::", ""]
     if study.orderings:
         lines += ["These orderings are judged by paired t-tests over seeds, corrected by Holm's method:", ""]
         whose = {True: "ours", False: "the paper's"}
@@ -163,7 +165,23 @@ def _measured(pages: Pages, study: Study, folder: Path, scale: str) -> list[str]
     if done < wanted:
         lines += [f":::{{warning}}\nNot complete: {done} of {wanted} runs.\n:::", ""]
     lines += _picture(pages, folder, f"{study.id}-{scale}", study.claim, cell(study.claim))
-    return [*lines, words, "", _made_with(recipe), ""]
+    return [*lines, _in_words(words), "", _made_with(recipe), ""]
+
+
+def _in_words(text: str) -> str:
+    """The tables of numbers with the names that readers use, and with rows for columns where those are too many."""
+    named = {"fpr95": "FPR95", "auroc": "AUROC", "aupr_in": "AUPR in", "known_spread": "spread of known images"}
+    text = re.sub(r"\bood\.(\w+)\.(\w+)", lambda found: f"{found[1]}: {named.get(found[2], found[2])}", text)
+    text = text.replace("| feature_norm |", "| feature norm |")
+    return re.sub(r"(?:^\|.*\|\n)+", lambda found: _narrow(found[0]), text, flags=re.MULTILINE)
+
+
+def _narrow(lines: str, most: int = 8) -> str:
+    heads, _, *rows = ([one.strip() for one in line.strip("|").split("|")] for line in lines.splitlines())
+    if len(heads) <= most:
+        return lines
+    columns = list(zip(heads, *rows, strict=True))
+    return table(columns[0], columns[1:])
 
 
 def _short(entry: Experiment | Study) -> str:
@@ -185,7 +203,7 @@ def _picture(pages: Pages, folder: Path, name: str, claim: str, caption: str) ->
         return []
     pages.copy(folder / "figure.png", f"reproduce/{name}.png")
     words = claim.replace("[", "(").replace("]", ")")
-    return [f"```{{figure}} {name}.png\n:alt: {words}\n:figclass: figure\n\n{caption}\n```", ""]
+    return [f"```{{figure}} {name}.png\n:alt: {words}\n:figclass: figure\n:width: 100%\n\n{caption}\n```", ""]
 
 
 def _made_with(recipe: dict[str, Any]) -> str:

@@ -18,11 +18,22 @@ from unhinge.metrics import (
     reliability,
     reliability_diagram,
     score_histogram,
+    strength_curve,
+    strength_plot,
 )
 
 
-def test_the_legend_of_the_diagram_lies_beside_its_bars():
-    axes = reliability_diagram(reliability(torch.randn(50, 3).softmax(1), torch.randint(3, (50,))))
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: reliability_diagram(reliability(torch.randn(50, 3).softmax(1), torch.randint(3, (50,)))),
+        lambda: score_histogram(torch.randn(50), torch.randn(50)),
+        lambda: strength_plot(strength_curve(torch.randn(50, 3), torch.randint(3, (50,)), torch.tensor([5, 3, 2]))),
+    ],
+    ids=["reliability", "scores", "strength"],
+)
+def test_the_legend_lies_outside_of_the_axes(draw):
+    axes = draw()
     axes.figure.canvas.draw()
     legend = axes.get_legend()
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())

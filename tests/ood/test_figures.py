@@ -16,7 +16,7 @@ def test_one_panel_a_score_and_one_histogram_a_set(count):
     figure = draw_scores(known, unknown, "a run")
     assert [axis.get_xlabel() for axis in figure.axes] == names
     assert all(len(axis.patches) == 3 for axis in figure.axes)
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["known", "svhn", "noise"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["known", "svhn", "noise"]
 
 
 def test_one_stray_value_does_not_flatten_the_rest():

@@ -132,6 +132,16 @@ def test_curves_are_drawn_of_whatever_was_recorded(records, tmp_path):
     assert drawn.get("|h|", []) == norms
 
 
+def test_no_legend_lies_on_the_curves():
+    keys = ("train_accuracy", "test_accuracy", "nc1_ratio", "nc2_angle_features", "nc3", "nc4", "prototype_norm_min")
+    figure = draw_curves([{"epoch": k, **dict.fromkeys(keys, 1.0 / k)} for k in (1, 2, 3)], "a run")
+    figure.canvas.draw()
+    legends = [(axis, axis.get_legend()) for axis in figure.axes if axis.get_legend() is not None]
+    assert len(legends) == 3
+    for axis, legend in legends:
+        assert not legend.get_window_extent().overlaps(axis.get_window_extent())
+
+
 def test_the_rounding_of_fixed_prototypes_is_not_magnified():
     records = [{"epoch": k, "prototype_norm_ratio": 1 + 1e-8, "prototype_norm_min": 1 - 1e-8} for k in (1, 2)]
     figure = draw_curves(records, "a run")

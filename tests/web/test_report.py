@@ -49,6 +49,14 @@ def test_on_paper_there_are_claims_and_no_buttons(report):
     assert shown(report) == [f"claim-{name}" for name in NAMES]
 
 
+def test_a_sheet_of_paper_shows_the_numbers_and_the_statement_of_a_claim(report):
+    report.set_viewport_size({"width": 688, "height": 1000})  # A4 between its margins: as narrow as a small window
+    report.emulate_media(media="print")
+    cells = report.locator("#claim-theorem-2-bias summary > span").all()
+    assert len(cells) == 5
+    assert all(cell.is_visible() for cell in cells)
+
+
 def luminance(page, selector: str, of: str) -> float:
     """Of a colour as WCAG defines it, 0 for black and 1 for white."""
     color = page.eval_on_selector(selector, f"e => getComputedStyle(e).{of}")

@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
 def show_list(
     json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
 ) -> None:
-    """What can be reproduced: id, the paper's own label, the finding, and at each scale the runs and what they cost."""
+    """List what can be reproduced: id, the paper's label, the finding, and what it costs at each scale."""
     from unhinge.paper.catalogue import list_studies
     from unhinge.paper.figures.registry import list_experiments
 

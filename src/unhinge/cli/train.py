@@ -158,10 +158,10 @@ def train(
         float | None,
         typer.Option(help="Learning rate at the start; it falls to zero as a cosine.", rich_help_panel=RUN),
     ] = None,
-    momentum: Annotated[float | None, typer.Option(help="Of SGD.", rich_help_panel=RUN)] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Of SGD.", rich_help_panel=RUN)] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of SGD.", rich_help_panel=RUN)] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of SGD.", rich_help_panel=RUN)] = None,
     warmup: Annotated[int | None, typer.Option(help="Epochs of linear warm-up.", rich_help_panel=RUN)] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the start and the batches.", rich_help_panel=RUN)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the start and of the batches.", rich_help_panel=RUN)] = None,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -349,6 +349,7 @@ def _fit(
             if record is not None and not quiet:
                 if not heads:
                     heads.append("shown")
+                    bar.console.print(MEANING, highlight=False)
                     bar.console.print(_row({key: key for key in SHOWN}), style="bold", highlight=False)
                 bar.console.print(_row(record), highlight=False)
 
@@ -399,10 +400,11 @@ SHOWN = {
     "train_accuracy": "train acc",
     "test_accuracy": "test acc",
     "feature_norm": "|h|",
-    "prototype_angle_min": "angle",
+    "prototype_angle_min": "angle °",
     "nc1_ratio": "NC1",
     "nc3": "NC3",
 }
+MEANING = "|h|: mean norm of the features. Angle: the smallest between two prototypes. NC1, NC3: 0 at neural collapse."
 
 
 def _row(record: dict[str, object]) -> str:
@@ -465,7 +467,7 @@ def evaluate(
     ] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder with the data sets.")] = None,
     weights: Annotated[str, typer.Option(help="last or best.")] = "last",
-    out: Annotated[Path | None, typer.Option(help="Of several runs: a folder for the table (CSV, Markdown).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the table of several runs (CSV, Markdown).")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")] = False,
 ) -> None:
     """Measure a trained run: accuracy, calibration, neural collapse, and out-of-distribution detection.

@@ -66,8 +66,7 @@ def reliability_diagram(bins: Reliability, axes: Axes | None = None, title: str 
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
     numbers = f"ECE {100 * error:.2f} %, n = {int(bins.counts.sum()):,}"
     axes.set_title(numbers if title is None else f"{title}\n{numbers}", loc="left")
-    # Below the axes: bars may stand in every corner of them.
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)
+    _legend_below(axes)
     return axes
 
 
@@ -101,8 +100,7 @@ def score_histogram(
         axes.hist(values, bins, range=reach, density=True, color=color, alpha=0.55, label=name)
     axes.set(xlabel=label, ylabel="density")
     axes.set_title(f"FPR95 {100 * numbers['fpr95']:.2f} %, AUROC {100 * numbers['auroc']:.2f} %", loc="left")
-    axes.margins(y=0.25)  # room for the legend
-    axes.legend(loc="upper left", frameon=False)
+    _legend_below(axes)
     return axes
 
 
@@ -134,8 +132,13 @@ def strength_plot(curve: StrengthCurve, axes: Axes | None = None, title: str | N
     plain = balanced[curve.strengths.abs().argmin()].item()
     numbers = f"{100 * plain:.1f} % plain, {100 * top:.1f} % at {best:.3g}"
     axes.set_title(numbers if title is None else f"{title}\n{numbers}", loc="left")
-    axes.legend(loc="best", frameon=False)
+    _legend_below(axes)
     return axes
+
+
+def _legend_below(axes: Axes) -> None:
+    """Outside of the axes: bars and curves may stand in every corner of them."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)
 
 
 def _axes(axes: Axes | None) -> Axes:

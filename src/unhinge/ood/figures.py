@@ -58,7 +58,7 @@ def draw_scores(known: Mapping[str, Tensor], unknown: Mapping[str, Mapping[str, 
                     label=data,
                 )
             axis.set(xlabel=score, yticks=[])
-        figure.axes[0].legend(loc="best")
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
         for axis in figure.axes[len(known) :]:
             axis.remove()
         head_line(figure, title)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.page import STYLE as CLAIMS_STYLE
-from unhinge.paper.claims.page import claims_section, read_claims
+from unhinge.paper.claims.page import claims_section, read_claims, residual_text
+from unhinge.paper.figures.draw import SYMBOLS, pretty
 from unhinge.paper.figures.registry import find
 from unhinge.paper.figures.run import Result, results
 from unhinge.paper.numbers import printed_number
@@ -21,8 +22,19 @@ STYLE = """
 span.holds { color: var(--good); font-weight: 600; } span.fails { color: var(--bad); font-weight: 600; }
 caption { text-align: left; padding-bottom: .4rem; font-weight: 600; }
 span.holds, span.fails { white-space: nowrap; }
+@media screen and (max-width: 40rem) { figure { overflow-x: auto; } figure img { max-width: none; width: 44rem; } }
 @media print { td code { font-size: 6.5pt; } div.sheet { break-inside: avoid; } figure img { max-height: 190mm; } }
 """
+
+_KEY = "; ".join(f"<b>{symbol}</b> {meaning}" for symbol, meaning in SYMBOLS.items())
+INTRODUCTION = f"""<p>The paper <i>On the Dynamics Under the Unhinged Loss and Beyond</i> (Zhou et al., JMLR 2023) says
+what training does to the last layer of a classifier. Its loss is linear in the logits, so the whole training can be
+computed exactly. This page tests the claims of the paper one by one, draws its figures again, and lists its errata. In
+the figures, lines are computed in closed form and markers are simulated with <code>torch.optim.SGD</code>.</p>
+<details class="key" open><summary>What the symbols mean</summary><p class="small">{_KEY}; <b>N</b> the number of
+examples of each class, if all classes have the same number; <b>p</b> the dimension of the features; <b>b</b> the
+biases; <b>ETF</b> a simplex: class vectors of the same length with equal angles between them, as large as possible. A
+<b>hat</b> means that something is divided by its norm.</p></details>"""
 
 
 def write_report(out: str | Path, title: str = "The unhinged loss: what holds, what does not, and by how much") -> Path:
@@ -53,8 +65,7 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
     if trained:
         sections += ['<h2 id="trained">Trained networks</h2>', *trained]
     sections += [_errata(figures, _measured(folder)), _how_made(figures)]
-    body = f"""<p>Exact training dynamics under the unhinged loss: every curve computed in closed form (lines) and
-simulated with <code>torch.optim.SGD</code> (markers).</p>
+    body = f"""{INTRODUCTION}
 <nav>{_links(bool(figures), bool(trained))}</nav>
 {chr(10).join(sections)}"""
     path = folder / "report.html"
@@ -106,7 +117,7 @@ def _repeats(result: Result, others: Sequence[Result]) -> str:
 def _figure(result: Result) -> str:
     recipe = result.recipe
     checks = "\n".join(
-        f"<tr><td>{html.escape(check['statement'])}</td><td>{_verdict(check['holds'])}</td>"
+        f"<tr><td>{html.escape(pretty(check['statement']))}</td><td>{_verdict(check['holds'])}</td>"
         f"<td>{html.escape(check['number'])}</td></tr>"
         for check in recipe["checks"]
     )
@@ -129,14 +140,12 @@ def _measured(folder: Path) -> dict[int, list[str]]:
     """By erratum, the residuals of the claims that test it, as `unhinge verify --out` left them."""
     measured: dict[int, list[str]] = {}
     for record in read_claims(folder) if (folder / "claims.json").is_file() else []:
-        printed, ours = (_residual(record[key]) for key in ("printed_residual", "our_residual"))
+        printed, ours = (residual_text(record[key]) for key in ("printed_residual", "our_residual"))
         for number in record["errata"]:
-            measured.setdefault(number, []).append(f"{record['id']}: printed off by {printed}, ours by {ours}")
+            measured.setdefault(number, []).append(
+                f"{record['id']}: printed form off by {printed}, right form by {ours}"
+            )
     return measured
-
-
-def _residual(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.1e}"
 
 
 def _errata(figures: Sequence[Result], measured: Mapping[int, Sequence[str]]) -> str:

@@ -34,6 +34,7 @@ a { color: var(--link); }
   th, td { padding: .12rem .3rem; } thead { display: table-header-group; } tr { break-inside: avoid; }
   h1 { font-size: 16pt; } h2 { font-size: 12pt; margin-top: 1rem; } h3 { font-size: 10pt; }
   h2, h3, h3 + p { break-after: avoid; } .wide { overflow: visible; } nav { display: none; }
+  .small { font-size: 7.5pt; }
 }
 """
 

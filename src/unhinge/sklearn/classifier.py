@@ -28,8 +28,9 @@ WeightByLabel: TypeAlias = dict[Any, float]  # a label is whatever the caller ha
 class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     r"""The regularized linear or kernel classifier that the unhinged loss gives in closed form.
 
-    .. math:: \min_{W, b}\ \sum_i\omega_i\Big(-z_{i,y_i} + \gamma\sum_{j \ne y_i} z_{i,j}\Big) + \tfrac\lambda2\|W\|^2
-        + \tfrac\mu2\Big(\operatorname{mean}_i\|W(x_i - c)\|^2 + \|b\|^2\Big),\qquad z_i = W(x_i - c) + b,
+    .. math::
+        \min_{W, b}\ &\sum_i\omega_i\Big(-z_{i,y_i} + \gamma\sum_{j \ne y_i} z_{i,j}\Big) + \tfrac\lambda2\|W\|^2 \\
+        &+ \tfrac\mu2\Big(\operatorname{mean}_i\|W(x_i - c)\|^2 + \|b\|^2\Big),\qquad z_i = W(x_i - c) + b,
 
     around the mean c, has the solution :math:`w_c \propto (\lambda I + \mu\Sigma)^{-1}\pi_c(\bar x_c - c)`. One pass
     over the data, sums that can be merged, no iteration.

@@ -32,7 +32,7 @@ PANELS: tuple[tuple[str, bool, tuple[tuple[str, str], ...]], ...] = (
 def draw_curves(records: Sequence[JsonRecord], title: str) -> Figure:
     """Loss, accuracy, norms, angles and neural collapse over epochs."""
     with styled():
-        figure = new_figure(10, 5.6)
+        figure = new_figure(10, 6.2)
         for axis, (name, log, lines) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
             for color, (key, label) in zip(COLORS, lines, strict=False):
                 points = [(r["epoch"], r[key]) for r in records if isinstance(r.get(key), (int, float))]
@@ -45,8 +45,7 @@ def draw_curves(records: Sequence[JsonRecord], title: str) -> Figure:
             axis.set_xlabel("epoch")
             axis.xaxis.get_major_locator().set_params(integer=True)
             if len(lines) > 1 and axis.lines:
-                axis.margins(y=0.25)  # room for the legend, which would else lie on the curves
-                axis.legend(ncols=2)
+                axis.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))  # below: never on the curves
             if values and 0 < max(values) < (1 + 1e-6) * min(values):
                 axis.set_ylim(0.5 * min(values), 1.5 * max(values))  # what does not move, without its rounding
         head_line(figure, title)

@@ -83,7 +83,8 @@ def _hint(wanted: str, number: re.Match[str] | None, every: tuple[Claim, ...]) -
     if number and 1 <= int(number[1]) <= 40:
         return "That erratum is a misprint which no number decides; the list of errata has its words."
     near = difflib.get_close_matches(wanted, sorted(set(_names(every))), n=5, cutoff=0.5)
-    return f"Nearest: {', '.join(near)}." if near else f"{GROUPS} `unhinge verify --list` has all names."
+    words = f"Nearest: {', '.join(near)}." if near else GROUPS
+    return f"{words} `unhinge verify --list` has all names."
 
 
 def _through_labels(label: str) -> str:

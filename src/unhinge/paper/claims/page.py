@@ -17,7 +17,7 @@ from unhinge.paper.claims.registry import CORRECTED, FAILS, FALSE, HOLDS, Claim,
 from unhinge.paper.numbers import STATEMENTS, printed_statement
 from unhinge.results.sealed import SealError, checked
 
-__all__ = ["STYLE", "claims_section", "read_claims"]
+__all__ = ["STYLE", "claims_section", "read_claims", "residual_text"]
 
 STYLE = """
 .filters { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; margin: .6rem 0; } .filters label { white-space: nowrap; }
@@ -33,12 +33,14 @@ details.claim > summary::-webkit-details-marker { display: none; }
 .claim dl { display: grid; grid-template-columns: 9rem 1fr; gap: .2rem .8rem; margin: .4rem 0 .6rem 1.7rem;
   font-size: .87rem; }
 .claim dt { color: var(--faint); } .claim dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 50rem) { .heads { display: none; }
+@media screen and (max-width: 50rem) { .heads { display: none; }
   details.claim > summary { grid-template-columns: 1.1rem 1fr auto; }
   details.claim > summary span:nth-of-type(n + 3) { display: none; }
   .claim dl { grid-template-columns: 1fr; margin-left: 0; } }
 @media print { .filters { display: none; } details.claim { padding: .08rem 0; }
-  details.claim > summary, .claim dl { font-size: 7pt; } }
+  .heads, details.claim > summary { grid-template-columns: 11rem 5.6rem 4rem 4rem 1fr; gap: .4rem; }
+  .heads, details.claim > summary, .claim dl { font-size: 7pt; }
+  .heads span:first-child { display: none; } details.claim > summary::before { display: none; } }
 """
 # The printed number of a part, and how its filter is called.
 PARTS = {"Lemma": "Lemma"} | {
@@ -78,9 +80,10 @@ def claims_section(records: Sequence[ClaimRecord]) -> str:
     rows = "\n".join(_claim(record, known.get(record["id"])) for record in records)
     counted = ", ".join(f"{count} {'hold' if name == HOLDS else escape(name)}" for name, count in shown.items())
     return f"""<style>{"".join(rules)}</style>
-<p>{len(records)} claims: {counted}. Click on one to see the printed form, the right form and the evidence. The numbers
-say how far the printed form and the right form are from an independent computation. The filters have the numbers that
-the journal prints, with our names of the same statements beside them.</p>
+<p>{len(records)} claims: {counted}. Click on a claim to see its printed form, its right form and the evidence. The two
+numbers say how far each form is from an independent computation. "Corrected" means true once a symbol, a
+sign or a hypothesis is fixed, and "false as printed" means contradicted. The filters use the numbers of the journal,
+with our names of the same statements beside them.</p>
 <div class="filters">{_radios("verdict", shown)}</div>
 <div class="filters">{_radios("part", places)}</div>
 <div class="heads"><span></span><span>claim</span><span>verdict</span><span>printed is off by</span>
@@ -113,7 +116,7 @@ def _radios(kind: str, counts: Mapping[str, int]) -> str:
 
 
 def _claim(record: ClaimRecord, claim: Claim | None) -> str:
-    printed, ours = _number(record["printed_residual"]), _number(record["our_residual"])
+    printed, ours = residual_text(record["printed_residual"]), residual_text(record["our_residual"])
     facts = [("claim", record["claim"])]
     if claim is not None:
         facts += [("printed form", claim.says), ("right form", claim.right)]
@@ -121,9 +124,13 @@ def _claim(record: ClaimRecord, claim: Claim | None) -> str:
         facts.append(("remark", record["remark"]))
     number = printed_statement(record["id"])
     facts.append(("where", f"{record['where']} (printed as {number})" if number else record["where"]))
-    facts.append(("compared with", f"{record['oracle']}; worst of {record['problems']} random problems"))
+    problems = record["problems"]
+    worst = f"; worst of {problems} random problems" if problems > 1 else ""
+    facts.append(("compared with", f"{record['oracle']}{worst}"))
     why = f": {record['printed_undefined']}" if record["printed_undefined"] else ""
-    facts.append(("off by", f"printed form {printed}{why}; right form {ours}; allowed {_number(record['tolerance'])}"))
+    facts.append(
+        ("off by", f"printed form {printed}{why}; right form {ours}; allowed {residual_text(record['tolerance'])}")
+    )
     evidence = {entry.number: entry.evidence for entry in ERRATA}
     lines = [f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts]
     lines += [
@@ -137,7 +144,13 @@ def _claim(record: ClaimRecord, claim: Claim | None) -> str:
     )
 
 
-def _number(residual: float | None) -> str:
+def residual_text(residual: float | None) -> str:
+    """How far a form is off, for a reader.
+
+    Example:
+        >>> residual_text(1.3), residual_text(2.8e-16), residual_text(None)
+        ('1.3', '2.8e-16', 'undefined')
+    """
     if residual is None:
         return "undefined"
     return f"{residual:.2g}" if residual == 0 or abs(residual) >= 1e-3 else f"{residual:.1e}"

@@ -28,8 +28,8 @@ PANELS = (
     claim="With fixed prototypes the direction converges as exp(-λζ), but without decay only as 1/ζ",
     panels=PANELS,
     errata=(22,),
-    note="The text counts every case as exponential, λ = 0 among them; there the error halves when the steps double "
-    "(erratum 22, last panel).",
+    note="The paper says that every case converges exponentially. At λ = 0 this is not so: there the error only halves "
+    "when the number of steps doubles (erratum 22, last panel).",
     quick=3,
     paper=55,
 )

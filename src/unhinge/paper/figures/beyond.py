@@ -45,8 +45,8 @@ IMBALANCE = (
     claim="Imbalance ends with only the two largest classes right; weights n^(-1/2) restore balance, 1/n overshoots",
     panels=IMBALANCE,
     errata=(38,),
-    note="Exponentially falling class sizes. The minority keeps a share of the norm (erratum 38): it collapses onto "
-    "one direction rather than to zero. Weights per example, normalised in the mean loss.",
+    note="The class sizes fall exponentially. The small classes keep a share of the norm: they collapse onto one "
+    "direction, not to zero (erratum 38). The weights have mean 1 over the examples.",
     quick=3,
     paper=30,
 )
@@ -117,8 +117,8 @@ NOISE = (
     "beyond-noise",
     claim="At γ = 1/(C-1) symmetric label noise only slows training down, by the factor 1 - ρC/(C-1)",
     panels=NOISE,
-    note="Noise in expectation: SGD on the probabilities of the labels, which is also the mean over labels redrawn at "
-    "every step. In the last panel the lines lie on top of each other, except for the size of a step.",
+    note="SGD is trained on the probabilities of the labels. This is also the mean over labels that are drawn anew at "
+    "every step. In the last panel the lines agree up to the effect of the step size.",
     quick=3,
     paper=32,
 )
@@ -174,7 +174,8 @@ MOTION = (
     "beyond-momentum",
     claim="Momentum keeps the limit and multiplies the rate by up to 1/(1 - μ); Nesterov's variant adds little",
     panels=MOTION,
-    note="torch.optim.SGD with its own conventions, exactly: the first step has no momentum yet. Learning rate 0.1.",
+    note="The exact path follows the conventions of torch.optim.SGD, whose first step has no momentum yet. The "
+    "learning rate is 0.1.",
     quick=2,
     paper=46,
 )
@@ -225,8 +226,9 @@ STEPS = (
     "beyond-large-steps",
     claim="Descent has the limit of the flow for every step below η(sλ₁ + λ₂) = 2, but not just beyond",
     panels=STEPS,
-    note="At the critical decay λ*, on the clock of the integrated rate. Dots: gradient flow, the limit of small "
-    "steps. Larger steps are faster per unit of time up to 2/3 of the edge, and slower again after it.",
+    note="The decay is the critical one. The horizontal axis is the sum of all learning rates so far, times λ*. Dots "
+    "show gradient flow, the limit of small steps. In this time, larger steps are faster up to 2/3 of the limit 2, and "
+    "slower beyond that.",
     quick=1,
     paper=8,
 )
@@ -283,8 +285,8 @@ BATCHES = (
     "beyond-minibatch",
     claim="Small batches do not change the mean path, but the norm grows faster and features of a class stay apart",
     panels=BATCHES,
-    note="Lines: exact expectations; markers: means over independent runs with their standard errors. Batches "
-    "drawn afresh at every step, without repetition inside a batch.",
+    note="Lines are exact expectations, and markers are means over independent runs with their standard errors. Every "
+    "step draws a new batch in which no example occurs twice.",
     quick=3,
     paper=8,
 )

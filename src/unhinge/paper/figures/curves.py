@@ -124,8 +124,9 @@ def agreement(summary: Summary, tolerance: float = 1e-6) -> Check:
     """That simulated SGD stays on the exact curve in every panel."""
     worst = largest_deviation(summary)
     flows = [float(e["largest_deviation_from_flow"]) for e in summary if e.get("largest_deviation_from_flow", "") != ""]
-    beside = f"; from gradient flow {max(flows):.2g}" if flows else ""
-    return Check("simulated SGD lies on the exact curve in every panel", worst < tolerance, f"{worst:.2g}{beside}")
+    beside = f"; gradient flow is off by {max(flows):.2g}" if flows else ""
+    words = "simulated SGD lies on the exact curve in every panel"
+    return Check(words, worst < tolerance, f"off by {worst:.2g}{beside}")
 
 
 def rate_check(curve: Curves, key: str, rate: Tensor, tolerance: float) -> Check:
@@ -138,7 +139,7 @@ def rate_check(curve: Curves, key: str, rate: Tensor, tolerance: float) -> Check
     return Check(
         f"{curve.case.name}: {key.replace('_', ' ')} follows exp({predicted:.4g} step)",
         abs(measured / predicted - 1) < tolerance,
-        f"measured {measured:.4g}; where the simulation ends {simulated:.4g}",
+        f"exponent {measured:.4g} on the exact curve, {simulated:.4g} in the simulation",
     )
 
 

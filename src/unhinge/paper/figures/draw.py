@@ -16,9 +16,33 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["draw", "pretty"]
+__all__ = ["SYMBOLS", "draw", "explained", "pretty"]
 
 GREEK = {"gamma": "γ", "lambda": "λ", "eta": "η", "rho": "ρ"}
+# A symbol as figures print it, and its meaning. The longer ones first: λ* is not λ.
+SYMBOLS = {
+    "C": "the number of classes",
+    "n": "the number of examples of a class",
+    "Z": "all features and prototypes (class vectors)",
+    "H": "all features",
+    "W": "all prototypes (class vectors)",
+    "P": "the part of the start in which features and prototypes are aligned",
+    "h": "the feature of an example",
+    "v": "the pull of its prototypes on a feature",
+    "γ": "the weight of the wrong classes in the loss",
+    "λ*": "the critical decay, at which the norms stop growing",
+    "λ₁": "the decay of the features",
+    "λ₂": "the decay of the prototypes",
+    "λ": "the decay",
+    "η₁": "the learning rate of the features",
+    "η₂": "the learning rate of the prototypes",
+    "η": "the learning rate",
+    "ζ": "the learning rate times the number of steps",
+    "s": "the learning rate of the features over that of the prototypes",
+    "ρ": "the share of wrong labels",
+    "μ": "the momentum",
+    "σ₁": "the largest singular value of the label matrix",
+}
 
 
 def pretty(name: str) -> str:
@@ -31,6 +55,25 @@ def pretty(name: str) -> str:
     for word, letter in GREEK.items():
         name = re.sub(rf"\b{word}\b", letter, name)
     return re.sub(r"(?<! )=(?! )", " = ", name)
+
+
+def explained(*texts: str) -> str:
+    """A sentence on the symbols that occur in the texts; nothing where there is none.
+
+    Example:
+        >>> explained("distance of Z over the step, at γ = 0")
+        'Symbols: Z, all features and prototypes (class vectors); γ, the weight of the wrong classes in the loss.'
+    """
+    left = " ".join(texts)
+    found = {}
+    for symbol in sorted(SYMBOLS, key=len, reverse=True):
+        before = r"(?<![A-Za-z'])" if symbol.isascii() else ""  # a Latin letter is a symbol only on its own
+        pattern = rf"{before}{re.escape(symbol)}(?![A-Za-z₀-₉*])"
+        if re.search(pattern, left):
+            found[symbol] = SYMBOLS[symbol]
+            left = re.sub(pattern, " ", left)
+    listed = [f"{symbol}, {found[symbol]}" for symbol in SYMBOLS if symbol in found]
+    return f"Symbols: {'; '.join(listed)}." if listed else ""
 
 
 def draw(

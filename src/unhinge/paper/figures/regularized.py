@@ -59,8 +59,8 @@ def _own_direction(path: Path) -> tuple[Tensor, Tensor]:
     claim="At the critical decay Z settles on its aligned part only for 0 < γ < 2/(C-2); beyond that its norm explodes",
     panels=FIXED,
     errata=(19,),
-    note="The caption claims the limit for every γ listed. It fails twice: beyond 2/(C-2) the norm grows "
-    "exponentially, and at γ = 0 the mean stays (erratum 19).",
+    note="The caption of the paper claims this limit for every γ that is listed. It is wrong twice: beyond 2/(C-2) the "
+    "norm grows exponentially, and at γ = 0 the mean over the classes does not decay (erratum 19).",
     quick=3,
     paper=55,
 )
@@ -150,8 +150,8 @@ def regularized_lr(scale: Scale, seed: int) -> Outcome:
     claim="The decay decides whether the norms grow, stay or vanish, but not how fast the direction converges",
     panels=DIRECTION,
     errata=(21,),
-    note="The printed caption describes the panels of another figure (erratum 21); these are the panels "
-    "its labels name.",
+    note="The caption in the paper describes the panels of another figure (erratum 21). The panels here are those that "
+    "the axes of the printed figure name.",
     quick=3,
     paper=51,
 )
@@ -197,8 +197,9 @@ def regularized_decay(scale: Scale, seed: int) -> Outcome:
     claim="A larger s = η₁/η₂ only speeds up the features: Z gets faster up to s = 1; with more decay, slower beyond",
     panels=WITH_STATE,
     errata=(20,),
-    note="The caption generalises from s ≤ 1. Prototypes do not follow: at the critical decay Z is as fast at s = 4 as "
-    "at s = 1, and at three times that decay slower, while s = 1 does not feel the decay (erratum 20).",
+    note="The caption of the paper says that a larger s is always faster, but it shows only s ≤ 1. Beyond that the "
+    "prototypes do not get faster: at the critical decay Z is as fast at s = 4 as at s = 1. At three times that decay "
+    "it is slower, while the decay makes no difference at s = 1 (erratum 20).",
     quick=3,
     paper=68,
 )

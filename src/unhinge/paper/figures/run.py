@@ -22,7 +22,7 @@ from unhinge.paper.figures.curves import (
     write_rows,
     write_summary,
 )
-from unhinge.paper.figures.draw import draw
+from unhinge.paper.figures.draw import draw, explained, pretty
 from unhinge.paper.figures.registry import Experiment, find, list_experiments
 from unhinge.paper.figures.scale import Scale, as_scale
 from unhinge.results.environment import environment
@@ -164,8 +164,10 @@ def _make_one(job: Job, scale: Scale) -> Result:
         torch.set_num_threads(threads)
     worst = largest_deviation(outcome.summary)
     footnote = f"Largest deviation of simulated SGD from the exact curve: {deviation_text(outcome.summary)}."
-    if entry.note:
-        footnote += f" {entry.note}"
+    names = (pretty(name) for name in dict.fromkeys(row.series for row in outcome.rows if row.kind == "exact"))
+    seen = explained(entry.claim, entry.note, *names, *(f"{panel.title} {panel.xlabel}" for panel in entry.panels))
+    hats = "A hat means divided by the norm." if any(r"\hat" in panel.ylabel for panel in entry.panels) else ""
+    footnote = " ".join(part for part in (footnote, entry.note, seen, hats) if part)
     partial = folder / f".{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

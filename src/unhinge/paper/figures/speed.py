@@ -44,11 +44,12 @@ class Point:
     claim="Under the unhinged loss the features of a class fall together exponentially, under cross-entropy as "
     "1/log t, under the hinge loss never",
     panels=SPEED,
-    note="Balanced classes, free features, no decay, the same small start. Cross-entropy and the hinge loss "
-    "(Crammer and Singer's) are gradient flows, followed by descent in steps that move the state by half a "
-    "percent: time may then grow without bound. Cross-entropy's pull fades as its loss does, so |Z|² grows as log t "
-    "and the scatter of the start, which hardly changes, fades only in comparison. The hinge loss has no pull left "
-    "once all margins are met. The unhinged loss never stops pulling: its features meet, and its norms overflow.",
+    note="The classes are balanced and the features free, there is no decay, and all losses have the same small start. "
+    "Cross-entropy and the hinge loss of Crammer and Singer are gradient flows, simulated by steps that move the state "
+    "by half a percent each, so that very long times can be reached. The pull of cross-entropy fades with its loss. So "
+    "|Z|² grows as log t, and the scatter of the start hardly changes but becomes small in comparison. The hinge loss "
+    "does not pull any more once all margins are met. The unhinged loss never stops pulling: the features of a class "
+    "meet, and the norms overflow.",
     quick=3,
     paper=40,
 )

@@ -76,8 +76,9 @@ class Run:
     claim="Normalized features turn to their prototypes exponentially, by |1 - α| per step; rescaling helps if |h| > 1",
     panels=PANELS,
     errata=(24, 27, 39),
-    note="α = η|v|/|h|² plain and η|v|/|h| rescaled, at the final norm of the slowest example. Norms never fall, and "
-    "stay bounded. The printed step condition has one power of |h| too few (erratum 24).",
+    note="α is η|v|/|h|² for plain steps and η|v|/|h| for rescaled ones, with the final norm of the slowest example. "
+    "The norms never fall, and they stay bounded. The condition on the step in the paper has one power of |h| too few "
+    "(erratum 24).",
     quick=4,
     paper=179,
 )

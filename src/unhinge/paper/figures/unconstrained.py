@@ -28,8 +28,8 @@ GAMMA_PANELS = (
     claim="Without decay the direction converges exponentially, fastest at γ = 1/(C-1); past 2/(C-2) the limit changes",
     panels=GAMMA_PANELS,
     errata=(9,),
-    note="At γ = 0 the limit keeps the common mean (its distance from the plotted one tends to a constant), and an "
-    "aligned limit need not classify everything: accuracy depends on the start.",
+    note="At γ = 0 the limit keeps the mean over the classes, so its distance from the plotted limit tends to a "
+    "constant. In an aligned limit some classes can still be wrong: the accuracy depends on the start (erratum 9).",
     quick=5,
     paper=247,
     columns=2,
@@ -106,7 +106,7 @@ DECAY_PANELS = (
     label="fig:unconstrained-behaviors",
     claim="Below the critical decay W grows, at it W converges to P, above it W vanishes; the alignment is the same",
     panels=DECAY_PANELS,
-    note="The last panel compares H and W after dividing each by its norm and repeating W per example.",
+    note="For the last panel, W is repeated for each example, and H and W are divided by their norms.",
     quick=3,
     paper=45,
 )

@@ -61,11 +61,11 @@ class Variant:
     claim="From a small start the first phase of cross-entropy is exact, order of learning included, up to a proved "
     "horizon",
     panels=YOUNG,
-    note="Lines are exact, markers real cross-entropy by autograd and torch.optim.SGD; in (b) the line is the proved "
-    "bound and the markers are the true errors. Balanced classes are all right inside the horizon. After it the losses "
-    "part (d): from balanced classes, or with weights n^(-1/2), cross-entropy stays at a distance of some 0.2 from the "
-    "linear limit and does not converge to it; under a long tail it moves away, because the linear path goes on to the "
-    "collapse of the small classes and cross-entropy does not.",
+    note="Lines are the exact path of the linear loss, and markers are real cross-entropy, trained by autograd and "
+    "torch.optim.SGD. In (b) the lines are the proved bounds and the markers are the true errors. Balanced classes are "
+    "all right before the horizon. Beyond it the two losses separate (d). With balanced classes, or with weights "
+    "n^(-1/2), cross-entropy stays about 0.2 away from the limit of the linear loss. Under a long tail it moves "
+    "further away, because the small classes collapse under the linear loss and not under cross-entropy.",
     quick=12,
     paper=120,
     columns=2,
