@@ -504,7 +504,11 @@ def draw(runs: list[Curve], folder: Path, name: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--fonts", nargs="+", help="font files or folders; the faces that come with matplotlib if none")
+    parser.add_argument(
+        "--fonts",
+        nargs="+",
+        help="font files or folders, A.ttf+B.ttf for one typeface in two files; the faces of matplotlib if none",
+    )
     parser.add_argument("--characters", help="ranges of code points, such as 4E00-9FA5")
     parser.add_argument("--name", default="DejaVu", help="what the task is called in the file")
     parser.add_argument("--epochs", type=float, default=4.0)
