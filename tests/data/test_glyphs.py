@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from fontTools.ttLib import TTFont
 from PIL import Image, ImageDraw, ImageFont
 
 from unhinge.data import DataError, load
-from unhinge.data.glyphs import font_faces, glyphs
+from unhinge.data.glyphs import Face, font_faces, glyphs
 
 FACES = font_faces()
 
@@ -27,8 +28,8 @@ def test_the_twelve_faces_of_dejavu_and_the_upright_ones_held_out():
     assert len(FACES) == 12
     assert {face.path.stem for face in FACES if face.held_out} == {"DejaVuSans", "DejaVuSansMono", "DejaVuSerif"}
     for face in FACES:
-        assert face.sha256 == hashlib.sha256(face.path.read_bytes()).hexdigest()
-        assert face.sha256 in str(face)
+        assert [file.sha256 for file in face.files] == [hashlib.sha256(face.path.read_bytes()).hexdigest()]
+        assert face.files[0].sha256 in str(face)
 
 
 def test_every_class_is_in_every_face_once(whole):
@@ -119,6 +120,92 @@ def test_a_list_of_entries_decides_use_and_checksum(tmp_path):
         font_faces([entry.replace(str(tmp_path), "nowhere") for entry in entries])
 
 
+# ---- a typeface in several files -------------------------------------------------------------------------------------
+
+
+def part_of(face: Face, keep: Callable[[int], bool], path: Path) -> Path:
+    """A copy of the face's file that has only some of its characters."""
+    with TTFont(face.path) as font:
+        for table in font["cmap"].tables:
+            table.cmap = {code: name for code, name in table.cmap.items() if keep(code)}
+        font.save(path)
+    return path
+
+
+@pytest.fixture
+def parted(tmp_path):
+    """The first four faces, the second in two files: letters up to M, and those from L on."""
+    low = part_of(FACES[1], lambda code: code <= ord("M"), tmp_path / f"{FACES[1].path.stem}-1.ttf")
+    high = part_of(FACES[1], lambda code: code >= ord("L"), tmp_path / f"{FACES[1].path.stem}-2.ttf")
+    return low, high, [FACES[0].path, FACES[2].path, FACES[3].path]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_typeface_in_two_files_is_the_typeface_in_one(parted, order):
+    """Their characters are joined, and each image is that of the file that has it."""
+    low, high, others = parted
+    assert "Z" not in glyphs(fonts=[low, *others], characters="41-5A").classes
+    joined = glyphs(fonts=["+".join(map(str, (low, high)[::order])), *others], characters="41-5A")
+    whole = glyphs(fonts=[face.path for face in FACES[:4]], characters="41-5A")
+    assert joined.classes == whole.classes == tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    images, expected = (torch.cat([one.training.images, one.test.images]).view(4, 26, -1) for one in (joined, whole))
+    assert all(any(torch.equal(image, face) for image in images) for face in expected)
+
+
+def test_the_first_file_that_shows_a_character_wins(parted):
+    """L and M are in both files. A file whose glyph is empty does not show it."""
+    low, _, others = parted
+    serif = next(face for face in FACES if face.path.stem == "DejaVuSerif")
+    joined = glyphs(fonts=[f"{low}+{serif.path}", *others], characters="41-5A")
+    alone = {path: glyphs(fonts=[path, *others], characters="41-4D") for path in (low, serif.path)}
+    position = [face.path.stem for face in font_faces([low, *others])].index(low.stem)
+    drawn = joined.training.images.view(3, 26, 24, 24)[position]
+    assert torch.equal(drawn[:13], alone[low].training.images.view(3, 13, 24, 24)[position])
+    with TTFont(low) as font:
+        font["glyf"]["A"] = font["glyf"]["space"]
+        font.save(low)
+    assert "A" not in glyphs(fonts=[low, *others], characters="41-4D").classes
+    filled = glyphs(fonts=[f"{low}+{serif.path}", *others], characters="41-5A").training.images.view(3, 26, 24, 24)
+    shown = {face.path.stem: k for k, face in enumerate(font_faces([serif.path, *others]))}
+    splits = glyphs(fonts=[serif.path, *others], characters="41-5A")
+    every = torch.cat([splits.training.images, splits.test.images]).view(4, 26, 24, 24)
+    assert torch.equal(filled[position][0], every[shown["DejaVuSerif"]][0])
+
+
+def test_files_in_a_joined_typeface_are_no_typefaces_of_their_own(tmp_path):
+    names = [shutil.copy(face.path, tmp_path) for face in FACES[:5]]
+    faces = font_faces([tmp_path, f"{names[1]}+{names[4]}"])
+    assert [[file.path.name for file in face.files] for face in faces] == [
+        [Path(names[0]).name], [Path(names[1]).name, Path(names[4]).name], [Path(names[2]).name], [Path(names[3]).name]
+    ]  # fmt: skip
+    assert [face.held_out for face in faces] == [False, False, False, True]
+
+
+def test_the_entry_of_a_joined_typeface_has_every_checksum_and_is_taken_again(tmp_path):
+    names = [Path(shutil.copy(face.path, tmp_path)) for face in FACES[:5]]
+    faces = font_faces([f"{names[0]}+{names[4]}#0", *names[1:4]])
+    entries = [face.entry for face in faces]
+    first, second = (hashlib.sha256(names[k].read_bytes()).hexdigest() for k in (0, 4))
+    assert entries[0] == f"{names[0]} train sha256:{first}+{names[4]} sha256:{second}"
+    assert str(faces[0]) == f"{names[0].name} train sha256:{first}+{names[4].name} sha256:{second}"
+    assert font_faces(entries) == faces
+    with pytest.raises(ValueError, match="must be told as"):
+        font_faces([f"{entries[0]}+other.ttf", *entries[1:]])
+    shutil.copy(FACES[5].path, names[4])
+    with pytest.raises(DataError, match=f"{names[4].name} is not the font file it was"):
+        font_faces(entries)
+
+
+def test_a_plus_may_be_part_of_a_name(tmp_path):
+    folder = tmp_path / "c++"
+    folder.mkdir()
+    names = [Path(shutil.copy(face.path, folder / f"{k}+{face.path.name}")) for k, face in enumerate(FACES[:5])]
+    assert [face.path for face in font_faces(names)] == names
+    faces = font_faces([f"{names[0]}+{names[1]}", *names[2:]])
+    assert [[file.path for file in face.files] for face in faces] == [names[:2], *([name] for name in names[2:])]
+    assert font_faces([face.entry for face in faces]) == faces
+
+
 def test_drawing_again_gives_the_same_bytes():
     first, second = (glyphs(characters="41-5A") for _ in range(2))
     assert torch.equal(first.training.images, second.training.images)
@@ -137,6 +224,8 @@ def test_training_faces_may_stay_undrawn():
         ({"fonts": [str(FACES[0].path)]}, "at least 4 typefaces"),
         ({"fonts": str(FACES[0].path)}, "must be a list"),
         ({"fonts": [f"{FACES[0].path}#x"]}, "number of a face"),
+        ({"fonts": [f"{FACES[0].path}+nowhere.ttf"]}, "no font file or folder nowhere.ttf"),
+        ({"fonts": [f"{FACES[0].path}+{FACES[0].path.parent}"]}, "is a folder. Name files"),
         ({"characters": "everything"}, "hexadecimal"),
         ({"characters": "4E00-9FA5"}, "characters in common"),
         ({"image_size": 4}, "at least 8"),

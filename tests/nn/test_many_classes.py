@@ -72,6 +72,12 @@ def counted(head: ManyClassHead) -> Tensor:
     return head.store.shares(torch.arange(head.num_classes))
 
 
+def assert_within(actual: Tensor, expected: Tensor, tolerance: float) -> None:
+    """``torch.testing.assert_close``, which takes as long as a step, only where it has something to say."""
+    if not torch.allclose(actual, expected, rtol=tolerance, atol=tolerance):
+        torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
 class Pair:
     """A head and a dense Linear under torch.optim.SGD, fed the same batches."""
 
@@ -101,8 +107,8 @@ class Pair:
         expected = self.losses(self.linear(theirs), target).mean()
         expected.backward()
         self.sgd.step()
-        torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-9)
+        assert_within(loss, expected, 1e-9)
+        assert_within(ours.grad, theirs.grad, 1e-9)
 
     def error(self) -> float:
         """Largest difference of weights, biases and sums, in units of the largest entry."""
@@ -159,37 +165,40 @@ def test_a_class_many_times_in_one_batch_gets_every_pull(name):
 
 @every_loss
 @pytest.mark.parametrize("decay", [0.0, 1e-3])
-def test_single_precision_stays_within_a_thousandth_of_double_over_two_thousand_steps(name, decay):
-    """And the sums stay those of the rows: without that they drift by a hundredth.
+def test_single_precision_stays_within_a_thousandth_of_double_over_twelve_thousand_examples(name, decay):
+    """And the sums stay those of the stored rows to the last digits of float64, although these are rounded.
 
-    With decay the spherical softmax, which does not tell z from -z, parts two runs that differ by a rounding: dense
-    float32 SGD is 6e-3 away from float64 there, the head 3e-3. Elsewhere the bound is the thousandth.
+    What rounds is the storing of a row. 500 steps of 24 examples store about as many rows as 2,000 of 6, and with four
+    times the rate they go as far, in a quarter of the time. With decay the spherical softmax, which does not tell z
+    from -z, parts two runs that differ by a rounding: there dense float32 SGD may be further away than the bound.
     """
     options, losses = options_of(name, 50), LOSSES[name][1]
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(50, 8, generator=generator) / 3
     single, double = (ManyClassHead(8, 50, weight_decay=decay, weight=w, **options) for w in (start, start.double()))
     dense = start.clone().requires_grad_()
-    rate = 0.05 if name in ("squared", "custom") else 0.5
+    rate = 0.2 if name in ("squared", "custom") else 2.0
     sgd = torch.optim.SGD([dense], lr=rate, weight_decay=decay)
-    for _ in range(2000):
-        features, target = torch.randn(6, 8, generator=generator), torch.randint(50, (6,), generator=generator)
+    parted = name == "spherical" and decay > 0
+    for _ in range(500):
+        features, target = torch.randn(24, 8, generator=generator), torch.randint(50, (24,), generator=generator)
         for head, dtype in ((single, torch.float32), (double, F64)):
             head(features.to(dtype), target).backward()
             head.step(rate)
-        sgd.zero_grad()
-        losses(features @ dense.T, target).mean().backward()
-        sgd.step()
+        if parted:
+            sgd.zero_grad()
+            losses(features @ dense.T, target).mean().backward()
+            sgd.step()
     truth = double.dense()
     size = truth.abs().max().item()
     assert size < 100
     ours, theirs = ((one.detach().double() - truth).abs().max().item() for one in (single.dense(), dense))
-    assert ours < max(1e-3 * size, theirs)
-    for head, few in ((single, 2e-6), (double, 1e-12)):
-        rows = head.dense().double()
-        assert (head.weight_sum.double() - counted(head) @ rows).abs().max().item() < few * 50 * size
+    assert ours < (max(1e-3 * size, theirs) if parted else 1e-3 * size)
+    for head in (single, double):
+        rows = head.store.rows(torch.arange(50))
+        assert (head.store.total - counted(head) @ rows).abs().max().item() < 1e-12 * 50 * size
         if head.loss.quadratic:
-            assert (head.store.gram - rows.T @ rows).abs().max().item() < few * 50 * size**2
+            assert (head.store.gram - rows.T @ rows).abs().max().item() < 1e-12 * 50 * size**2
 
 
 def test_the_sum_of_single_precision_rows_does_not_drift():
@@ -199,8 +208,8 @@ def test_the_sum_of_single_precision_rows_does_not_drift():
         features = torch.randn(32, 16, generator=generator)
         head(features, torch.randint(1000, (32,), generator=generator)).backward()
         head.step(0.5)
-    rows = head.dense().double()
-    assert (head.weight_sum.double() - rows.sum(0)).abs().max() < 1e-6 * rows.abs().sum(0).max()
+    rows = head.store.rows(torch.arange(1000))
+    assert (head.store.total - rows.sum(0)).abs().max() < 1e-12 * rows.abs().sum(0).max()
 
 
 # ---- folding --------------------------------------------------------------------------------------------------------

@@ -299,7 +299,7 @@ def test_fonts_of_ones_own_stand_in_the_recipe_with_their_checksums(tmp_path):
     assert code == 0
     told = json.loads((out / "recipe.json").read_text())["fonts"]
     assert [font.split(" ")[1:] for font in told] == [
-        ["train" if k < 3 else "test", f"sha256:{face.sha256}"] for k, face in enumerate(faces)
+        ["train" if k < 3 else "test", f"sha256:{face.files[0].sha256}"] for k, face in enumerate(faces)
     ]
     assert json.loads((out / "data.json").read_text())["fonts"] == [str(face) for face in font_faces([tmp_path])]
     assert run("evaluate", out)[0] == 0

@@ -76,6 +76,28 @@ def test_fonts_count_by_name_use_and_checksum_but_not_by_place():
         Recipe.from_json('{"data": "glyphs", "fonts": [1]}')
 
 
+def test_the_key_of_a_recipe_with_fonts_is_what_it_was_before_a_typeface_could_have_several_files():
+    entries = (f"fonts/a.ttf train sha256:{64 * '0'}", f"c++/b+c.ttc#2 test sha256:{64 * 'f'}")
+    assert Recipe(data="glyphs", fonts=entries).key == "28078e2dcc62"
+
+
+def test_every_file_of_a_typeface_counts_by_name_and_checksum_but_not_by_place():
+    def key(entry: str) -> str:
+        return Recipe(data="glyphs", fonts=(entry,)).key
+
+    zeros, ones = 64 * "0", 64 * "1"
+    first = key(f"a.ttf train sha256:{zeros}+b.ttf sha256:{ones}")
+    assert key(f"here/a.ttf train sha256:{zeros}+c++/there/b.ttf sha256:{ones}") == first
+    for other in (
+        f"a.ttf train sha256:{zeros}",
+        f"b.ttf train sha256:{ones}",
+        f"other.ttf train sha256:{zeros}+b.ttf sha256:{ones}",
+        f"a.ttf train sha256:{zeros}+b.ttf sha256:{zeros}",
+        f"b.ttf train sha256:{ones}+a.ttf sha256:{zeros}",
+    ):
+        assert key(other) != first
+
+
 def test_whole_numbers_stand_for_floats_and_give_the_same_key():
     assert Recipe.from_json('{"lr": 1, "gamma": 0}').key == Recipe(lr=1.0, gamma=0.0).key
 

@@ -56,8 +56,8 @@ def train(
     fonts: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Font file or folder of fonts for glyphs; repeat it for several. Every fourth typeface, by "
-            "name, is held out to test on.",
+            help="Font file or folder of fonts for glyphs; repeat it for several. A.ttf+B.ttf is one typeface in two "
+            "files. Every fourth typeface, by name, is held out to test on.",
             show_default="the typefaces that come with matplotlib",
             rich_help_panel=DATA,
         ),

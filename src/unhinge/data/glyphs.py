@@ -1,8 +1,8 @@
 r"""Characters as they look in one typeface after another: thousands of classes, and typefaces never seen to test on.
 
 Nothing is downloaded. Without further ado the faces are the twelve of DejaVu that come with matplotlib; any others are
-named as files or folders. A character is a class if every face has it. Where two characters look the same in most
-faces, such as the Latin, the Greek and the Cyrillic A, they are one class.
+named as files or folders, and one typeface may come in several files. A character is a class if every face has it.
+Where two characters look the same in most faces, such as the Latin, the Greek and the Cyrillic A, they are one class.
 """
 
 from __future__ import annotations
@@ -25,37 +25,55 @@ from numpy.typing import NDArray
 from unhinge.data.errors import DataError
 from unhinge.data.images import ImageSet, Splits, channel_statistics
 
-__all__ = ["Face", "font_faces", "glyphs"]
+__all__ = ["Face", "FontFile", "font_faces", "glyphs"]
 
 Fonts = Sequence[str | os.PathLike[str]]
+_Place = tuple[tuple[Path, int], ...]  # the files of a typeface, each with the number of the face in it
 
 _ENDINGS = (".ttf", ".otf", ".ttc", ".otc")
 _FAMILIES = ("DejaVuSans", "DejaVuSansMono", "DejaVuSerif")  # of twelve faces; the display faces have few characters
 _HELD_OUT = 4  # every fourth face, in the order of their names, is held out
-_ENTRY = re.compile(r"(.+?)(?:#(\d+))? (train|test) sha256:([0-9a-f]{64})")
+_ENTRY = re.compile(r"(.+?)(?:#(\d+))? (train|test) sha256:([0-9a-f]{64})((?:\+.+)?)")
+_FURTHER = re.compile(r"\+(.+?)(?:#(\d+))? sha256:([0-9a-f]{64})(?=\+|$)")
 _NOTHING = 0x10FFFF  # not a character: what a font shows for it, it shows for everything that it lacks
 
 
 @dataclass(frozen=True)
-class Face:
-    """One typeface: its file, which face of the file it is, the file's checksum, and what it is used for."""
+class FontFile:
+    """One file of a typeface: where it is, which face of it is meant, and its checksum."""
 
     path: Path
     index: int  # in a collection (.ttc); 0 in other files
     sha256: str
+
+
+@dataclass(frozen=True)
+class Face:
+    """One typeface: its files, the first of which that shows a character decides, and what it is used for."""
+
+    files: tuple[FontFile, ...]
     held_out: bool  # tested on, not trained on
 
+    @property
+    def path(self) -> Path:
+        """That of its first file, whose name places it among the others."""
+        return self.files[0].path
+
     def __str__(self) -> str:
-        return self._description(self.path.name)
+        return self._description([file.path.name for file in self.files])
 
     @property
     def entry(self) -> str:
-        """All there is to know of it, as :func:`glyphs` takes it again: its path, its use and its checksum."""
-        return self._description(str(self.path))
+        """All there is to know of it, as :func:`glyphs` takes it again: its paths, its use and its checksums."""
+        return self._description([str(file.path) for file in self.files])
 
-    def _description(self, name: str) -> str:
-        number = f"#{self.index}" if self.index else ""
-        return f"{name}{number} {'test' if self.held_out else 'train'} sha256:{self.sha256}"
+    def _description(self, names: Sequence[str]) -> str:
+        """``A.ttf train sha256:...``, and for each further file ``+B.ttf sha256:...``."""
+        use = f" {'test' if self.held_out else 'train'}"
+        return "+".join(
+            f"{name}{f'#{file.index}' if file.index else ''}{'' if k else use} sha256:{file.sha256}"
+            for k, (name, file) in enumerate(zip(names, self.files, strict=True))
+        )
 
 
 def glyphs(
@@ -72,8 +90,10 @@ def glyphs(
 
     Arguments:
         fonts: Font files (.ttf, .otf, .ttc) and folders of them, with their subfolders. Of a collection the first face
-            is taken; `FILE#2` names another. None: the twelve faces of DejaVu that matplotlib ships. What
-            :attr:`Face.entry` says of a face is taken as well: it decides the use, and the checksum has to hold.
+            is taken; `FILE#2` names another. `A.ttf+B.ttf` is one typeface in two files (or more): a character is
+            drawn from the first of them that shows it, and none of them is a typeface of its own as well. None: the
+            twelve faces of DejaVu that matplotlib ships. What :attr:`Face.entry` says of a face is taken as well: it
+            decides the use, and the checksums have to hold.
         characters: Only those in these ranges of code points, such as "4E00-9FA5" or "41-5A,61-7A". None: all.
         image_size: Side in pixels. A character is drawn at three quarters of it, on its baseline.
         train: False leaves the faces to train on undrawn.
@@ -115,11 +135,14 @@ def font_faces(fonts: Fonts | None = None) -> tuple[Face, ...]:
     if len(places) < _HELD_OUT:
         raise DataError(
             f"glyphs needs at least {_HELD_OUT} typefaces, one of them to test on, but found {len(places)}: "
-            f"{', '.join(path.name for path, _ in places) or 'none'}. Name more font files or folders."
+            f"{', '.join(place[0][0].name for place in places) or 'none'}. Name more font files or folders."
         )
     return tuple(
-        Face(path, index, _checksum(path), held_out=k % _HELD_OUT == _HELD_OUT - 1)
-        for k, (path, index) in enumerate(places)
+        Face(
+            tuple(FontFile(path, index, _checksum(path)) for path, index in place),
+            held_out=k % _HELD_OUT == _HELD_OUT - 1,
+        )
+        for k, place in enumerate(places)
     )
 
 
@@ -129,20 +152,29 @@ def _pinned(fonts: Fonts, written: Sequence[re.Match[str] | None]) -> tuple[Face
     for font, parts in zip(fonts, written, strict=True):
         if parts is None:
             raise ValueError(f"some fonts are named with use and checksum, but {font!r} is not. Name all in one way.")
-        name, number, use, checksum = parts.groups()
-        path = Path(name).expanduser()
-        if not path.is_file():
-            raise DataError(f"there is no font file {path}.")
-        actual = _checksum(path)
-        if actual != checksum:
-            raise DataError(
-                f"{path} is not the font file it was: its checksum is sha256:{actual}, and sha256:{checksum} is asked "
-                "for. Put the old file back, or name the fonts anew."
-            )
-        faces.append(Face(path, int(number or 0), checksum, held_out=use == "test"))
+        *first, use, checksum, rest = parts.groups()
+        if _FURTHER.sub("", rest):
+            raise ValueError(f"{font!r}: a further file of a typeface must be told as '+FILE sha256:' and 64 digits.")
+        told = [(*first, checksum), *_FURTHER.findall(rest)]
+        files = tuple(_verified(name, number, checksum) for name, number, checksum in told)
+        faces.append(Face(files, held_out=use == "test"))
     if len({face.held_out for face in faces}) < 2:
         raise DataError("glyphs needs typefaces to train on and typefaces to test on, but all have the same use.")
     return tuple(faces)
+
+
+def _verified(name: str, number: str | None, checksum: str) -> FontFile:
+    """A file as an earlier call told it, if it still is what it was."""
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise DataError(f"there is no font file {path}.")
+    actual = _checksum(path)
+    if actual != checksum:
+        raise DataError(
+            f"{path} is not the font file it was: its checksum is sha256:{actual}, and sha256:{checksum} is asked "
+            "for. Put the old file back, or name the fonts anew."
+        )
+    return FontFile(path, int(number or 0), checksum)
 
 
 def _checksum(path: Path) -> str:
@@ -150,7 +182,7 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _embedded() -> list[tuple[Path, int]]:
+def _embedded() -> list[_Place]:
     try:
         import matplotlib
     except ImportError:
@@ -159,33 +191,54 @@ def _embedded() -> list[tuple[Path, int]]:
         ) from None
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     files = [path for path in folder.glob("DejaVu*.ttf") if path.stem.split("-")[0] in _FAMILIES]
-    return [(path, 0) for path in sorted(files, key=lambda path: path.name)]
+    return [((path, 0),) for path in sorted(files, key=lambda path: path.name)]
 
 
-def _named(fonts: Fonts) -> list[tuple[Path, int]]:
-    places: set[tuple[Path, int]] = set()
+def _named(fonts: Fonts) -> list[_Place]:
+    places: set[_Place] = set()
     for given in fonts:
-        name, _, number = os.fspath(given).partition("#")
-        path = Path(name).expanduser()
+        path = Path(given).expanduser()
         if path.is_dir():
             within = [p for p in path.rglob("*") if p.suffix.lower() in _ENDINGS and p.is_file()]
             if not within:
                 raise DataError(f"{path} holds no fonts; known are {', '.join(_ENDINGS)}.")
-            places.update((p, 0) for p in within)
-        elif not path.is_file():
-            raise DataError(f"there is no font file or folder {path}.")
-        elif number and not number.isdigit():
-            raise ValueError(f"{given!r}: after '#' comes the number of a face in the file, such as {name}#1.")
+            places.update(((p, 0),) for p in within)
         else:
-            places.add((path, int(number or 0)))
-    return sorted(places, key=lambda place: (place[0].name, str(place[0]), place[1]))
+            places.add(_place(os.fspath(given)))
+    # Else the same drawing could be trained on in one typeface and tested on in another.
+    joined = {file for place in places if len(place) > 1 for file in place}
+    kept = (place for place in places if len(place) > 1 or place[0] not in joined)
+    return sorted(kept, key=lambda place: [(path.name, str(path), index) for path, index in place])
+
+
+def _place(text: str) -> _Place:
+    """The files of `A.ttf+B.ttc#1`. A plus may also be part of a name: what is a file as it stands is taken so."""
+    files: list[tuple[Path, int]] = []
+    pending = ""
+    for piece in text.split("+"):
+        pending = f"{pending}+{piece}" if pending else piece
+        name, _, number = pending.partition("#")
+        path = Path(name).expanduser()
+        if not path.is_file():
+            continue
+        if number and not number.isdigit():
+            raise ValueError(f"{text!r}: after '#' comes the number of a face in the file, such as {name}#1.")
+        files.append((path, int(number or 0)))
+        pending = ""
+    if pending:
+        missing = Path(pending.partition("#")[0]).expanduser()
+        if missing.is_dir():
+            raise ValueError(f"{text!r}: '+' joins the files of one typeface, but {missing} is a folder. Name files.")
+        raise DataError(f"there is no font file or folder {missing}.")
+    return tuple(files)
 
 
 @lru_cache(maxsize=2)  # an experiment asks for the same fonts again and again, and drawing 300,000 glyphs takes minutes
 def _drawn(faces: tuple[Face, ...], characters: str | None, size: int) -> tuple[tuple[str, ...], NDArray[np.uint8]]:
     """The class names, and the images of shape (faces, classes, size, size)."""
     wanted = None if characters is None else _ranges(characters)
-    shared = set.intersection(*(_code_points(face) for face in faces))
+    covered = [[_code_points(file) for file in face.files] for face in faces]
+    shared = set.intersection(*(set().union(*files) for files in covered))
     codes = sorted(code for code in shared if _is_visible(code) and (wanted is None or code in wanted))
     if len(codes) < 2:
         raise DataError(
@@ -195,7 +248,7 @@ def _drawn(faces: tuple[Face, ...], characters: str | None, size: int) -> tuple[
     images = np.zeros((len(faces), len(codes), size, size), np.uint8)
     shown = np.ones(len(codes), bool)
     for k, face in enumerate(faces):
-        shown &= _draw(face, codes, images[k])
+        shown &= _draw(face, covered[k], codes, images[k])
     kept = np.flatnonzero(shown)
     groups = _look_alikes(images[:, kept].reshape(len(faces), len(kept), -1))
     if len(groups) < 2:
@@ -225,42 +278,50 @@ def _look_alikes(images: NDArray[np.uint8]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _code_points(face: Face) -> set[int]:
-    """The code points that the font has a glyph for."""
+def _code_points(file: FontFile) -> set[int]:
+    """The code points that the file has a glyph for."""
     try:
         from fontTools.ttLib import TTFont
     except ImportError:
         raise DataError("reading fonts needs fontTools, which comes with matplotlib: pip install fonttools") from None
     try:
-        number = face.index if face.path.suffix.lower() in (".ttc", ".otc") else -1
-        with TTFont(face.path, fontNumber=number, lazy=True) as font:
+        number = file.index if file.path.suffix.lower() in (".ttc", ".otc") else -1
+        with TTFont(file.path, fontNumber=number, lazy=True) as font:
             return set(font.getBestCmap() or ())
     except Exception as error:  # fontTools raises what it likes on a broken file
-        raise DataError(f"{face.path} cannot be read as a font: {error}. Replace or leave it out.") from None
+        raise DataError(f"{file.path} cannot be read as a font: {error}. Replace or leave it out.") from None
 
 
-def _draw(face: Face, codes: Sequence[int], images: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Fill `images`, one per code point; False where there is nothing to see, or the box of a missing glyph."""
-    draw = _pen(face, images.shape[-1])
-    missing = draw(chr(_NOTHING))
+def _draw(
+    face: Face, covered: Sequence[set[int]], codes: Sequence[int], images: NDArray[np.uint8]
+) -> NDArray[np.bool_]:
+    """Fill `images`, one per code point, each from the first file of the face that shows it.
+
+    False where none does: where there is nothing to see, or the box of a missing glyph. `covered` has the code points
+    of each file.
+    """
     shown = np.zeros(len(codes), bool)
-    for j, code in enumerate(codes):
-        images[j] = draw(chr(code))
-        shown[j] = images[j].any() and not np.array_equal(images[j], missing)
+    for file, within in zip(face.files, covered, strict=True):
+        draw = _pen(file, images.shape[-1])
+        missing = draw(chr(_NOTHING))
+        for j, code in enumerate(codes):
+            if not shown[j] and code in within:
+                images[j] = draw(chr(code))
+                shown[j] = images[j].any() and not np.array_equal(images[j], missing)
     return shown
 
 
-def _pen(face: Face, size: int) -> Callable[[str], NDArray[np.uint8]]:
-    """What draws a character of a typeface by Pillow."""
+def _pen(file: FontFile, size: int) -> Callable[[str], NDArray[np.uint8]]:
+    """What draws a character of a font file by Pillow."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError:
         raise DataError("drawing characters needs Pillow, which is not installed: pip install pillow") from None
     try:
         # The basic engine places one glyph at a time and is part of every Pillow; the other one depends on the system.
-        font = ImageFont.truetype(str(face.path), 3 * size // 4, index=face.index, layout_engine=ImageFont.Layout.BASIC)
+        font = ImageFont.truetype(str(file.path), 3 * size // 4, index=file.index, layout_engine=ImageFont.Layout.BASIC)
     except OSError as error:
-        raise DataError(f"{face.path} cannot be read as a font: {error}. Replace or leave it out.") from None
+        raise DataError(f"{file.path} cannot be read as a font: {error}. Replace or leave it out.") from None
 
     def draw(character: str) -> NDArray[np.uint8]:
         canvas = Image.new("L", (size, size))

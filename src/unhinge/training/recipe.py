@@ -47,7 +47,7 @@ class Recipe:
     largest: int | None = None  # training images of the largest class; None: all there are
     label_noise: float = 0.0  # share of training labels replaced by another class
     augment: bool = True
-    fonts: tuple[str, ...] = ()  # of glyphs, each "PATH train|test sha256:..."; none: the embedded ones
+    fonts: tuple[str, ...] = ()  # of glyphs, each as `Face.entry` tells it; none: the embedded ones
     characters: str | None = None  # of glyphs: ranges of code points such as "4E00-9FA5"; None: all
 
     # by what
@@ -165,7 +165,7 @@ class Recipe:
         was, leaves its name as it was.
         """
         own = {field.name: getattr(self, field.name) for field in fields(self)}
-        own["fonts"] = tuple(re.split(r"[/\\]", font)[-1] for font in self.fonts)  # not where they lie
+        own["fonts"] = tuple(map(_without_folders, self.fonts))
         changed = {field.name: own[field.name] for field in fields(self) if own[field.name] != field.default}
         return hashlib.sha256(json.dumps(changed, allow_nan=False).encode()).hexdigest()[:12]
 
@@ -195,6 +195,12 @@ class Recipe:
                 hint = f"; did you mean {near[0]}?" if near else f". There are: {', '.join(known)}."
                 raise RecipeError(f"a recipe has no setting {name!r}{hint}")
         return cls(**{name: _as_typed(value, known[name]) for name, value in settings.items()})
+
+
+def _without_folders(entry: str) -> str:
+    """A typeface as its files tell it, wherever they lie. Several files are joined by a plus after a checksum."""
+    files = re.split(r"(?<= sha256:[0-9a-f]{64})\+", entry)
+    return "+".join(re.split(r"[/\\]", file)[-1] for file in files)
 
 
 def _fits(value: object, kind: str) -> bool:
