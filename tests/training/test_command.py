@@ -113,6 +113,13 @@ def test_a_dry_run_prints_the_recipe_and_its_cost_and_writes_nothing(tmp_path, m
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("word", "power"), [("sqrt", 0.5), ("balanced", 1.0), ("0.25", 0.25)])
+def test_class_weights_go_by_the_names_they_have_everywhere(word, power):
+    code, stdout, _ = run("train", "--class-weight", word, "--dry-run", "--json")
+    assert code == 0
+    assert json.loads(stdout)["recipe"]["class_weight"] == power
+
+
 def test_a_dry_run_needs_no_data(tmp_path):
     wanted = (
         "train",

@@ -117,9 +117,10 @@ def train(
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Margin of the adjusted loss.", rich_help_panel=LOSS)] = None,
     class_weight: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            help="Weigh a class of n images by n to the power of minus this; 0.5 restores balance.",
+            help="Weigh a class of n images by n to the power of minus this: a number, sqrt (0.5, restores balance) or "
+            "balanced (1).",
             rich_help_panel=LOSS,
         ),
     ] = None,
@@ -257,6 +258,8 @@ def _recipe(given: JsonRecord, name: str | None, scale: str) -> Recipe:
     from unhinge.training import Recipe, RecipeError, recipe_named
 
     changes = {field.name: given[field.name] for field in fields(Recipe) if field.name in given}
+    if "class_weight" in changes:
+        changes["class_weight"] = _power(changes["class_weight"])
     if "fonts" in changes:
         from unhinge.data.glyphs import font_faces
 
@@ -277,6 +280,19 @@ def _recipe(given: JsonRecord, name: str | None, scale: str) -> Recipe:
         return replace(start, **changes)
     except RecipeError as error:
         refuse(str(error))
+
+
+def _power(text: str) -> float:
+    """The power that ``--class-weight`` names, by the words that `class_weight` takes everywhere, or as a number."""
+    from unhinge.theory.linear.spectrum import CLASS_WEIGHT_POWERS
+
+    if text in CLASS_WEIGHT_POWERS:
+        return CLASS_WEIGHT_POWERS[text]
+    try:
+        return float(text)
+    except ValueError:
+        names = " or ".join(CLASS_WEIGHT_POWERS)
+        refuse(f"--class-weight takes a number such as 0.5, or {names}; got {text!r}.")
 
 
 def _threads(folder: Path, devices: int) -> int:
