@@ -266,7 +266,7 @@ def studies() -> list[Study]:
         Study(
             "beyond-long-tailed-augmented",
             None,
-            "The same with augmentation, where a network does not fit its rare classes unless the loss lets go",
+            "A long tail with augmentation: PAL fits its rare classes only with a radius",
             "table",
             _augmented,
             (*main, "rare_training_accuracy", *adjusted),
