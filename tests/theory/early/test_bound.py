@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from oracles.early import Young, make_young, relative_error, run_flow, run_sgd, value
 from unhinge.theory import EarlyCrossEntropy, Linearized, constant, cosine, summarize, warmup
+from unhinge.theory.early import certificate
 from unhinge.theory.early.loss import binary_cross_entropy, cross_entropy, focal, squared_error
 from unhinge.theory.early.norms import Weights, measure, spectral_norm, unseen_residuals
 
@@ -315,6 +316,19 @@ def test_learned_is_the_first_step_at_which_the_share_is_right() -> None:
             assert time == expected
     with pytest.raises(ValueError, match="fraction"):
         path.learned(0.0)
+
+
+def test_growth_that_decay_makes_very_slow_ends_the_search_and_claims_nothing_beyond(monkeypatch) -> None:
+    """Blocks as short as the decay asks for would take 1e8 to follow the growth: an answer that never came."""
+    monkeypatch.setattr(certificate, "MOST_BLOCKS", 200)
+    draw = torch.Generator().manual_seed(0)
+    features, weight = (0.007 * torch.randn(n, 9, dtype=torch.float64, generator=draw) for n in (24, 4))
+    problem = EarlyCrossEntropy(torch.arange(24) % 4, label_smoothing=0.6, temperature=8.0, weight_decay=0.6)
+    path = problem.descent(features, weight, lr=0.1)
+    horizon = path.horizon(0.01).item()
+    assert 200 <= horizon < 1e4
+    assert path.error_bound(horizon) <= 0.01
+    assert path.error_bound(1e6) == math.inf
 
 
 def test_a_streamed_start_is_bounded_too() -> None:

@@ -43,6 +43,9 @@ FIRST_BATCH = 16  # and at first: a large problem may not go further
 FROBENIUS = "moving_features", "moving_weight", "resting"  # names of norms
 SPECTRAL = "moving_body", "head", "resting_body"
 GIVE_UP = 4.0  # relative errors beyond this say nothing
+# Where decay is fast and growth slow, a block is no longer than the decay allows, and growth would take 1e8 of them:
+# hours. A path that leaves by growing needs some hundreds. This many take seconds.
+MOST_BLOCKS = 20_000
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,9 @@ class Certificate:
 
     def _extend(self, until: float) -> None:
         while self.alive and not self.resting and self.ends < until:
+            if len(self.stretches) >= MOST_BLOCKS:
+                self.alive = False  # what is beyond is not proved, and is reported so
+                return
             nodes = [self.ends]
             room = min(self.batch, max(FIRST_BATCH, len(self.stretches) // self.mover.pieces))
             while len(nodes) <= room and nodes[-1] < until:

@@ -68,7 +68,9 @@ class EarlyPath:
     def horizon(self, tolerance: float = 0.1) -> Tensor:
         """The last time (or step) at which :meth:`error_bound` is at most `tolerance`.
 
-        Infinite if all rates fall to zero before, or if nothing moves; 0 if nothing is proved.
+        Infinite if all rates fall to zero before, or if nothing moves; 0 if nothing is proved. Where growth is many
+        thousands of times slower than a decay, the proof is given up after some seconds, and the horizon is how far it
+        had come.
         """
         if not tolerance > 0:
             raise ValueError(f"the tolerance must be positive, got {tolerance}: it is a relative error.")
