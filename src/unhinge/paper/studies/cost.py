@@ -48,7 +48,7 @@ def cost_of(study: Study, scale: str, seeds: int | None = None) -> Cost:
     Example:
         >>> from unhinge.paper.studies.registry import STUDIES
         >>> cost_of(STUDIES["beyond-factors"], "small").runs
-        48
+        60
     """
     number = study.seeds[scale] if seeds is None else seeds
     distinct = {(cell.recipe, cell.ood) for cell in study.cells(scale)}
