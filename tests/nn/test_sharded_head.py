@@ -49,6 +49,10 @@ def compare(rank: int) -> None:
         near, expected = part.predict(features[here], k=7), whole.predict(features[here], k=7)
         assert torch.equal(near.classes, expected.classes)
         torch.testing.assert_close(near.scores, expected.scores)
+        for head in (part, whole):
+            head.restart(weight.flip(0))
+        torch.testing.assert_close(part.dense(), whole.dense(), rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(part.weight_sum, whole.weight_sum, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.skipif(not dist.is_available(), reason="torch was built without distributed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -101,3 +103,61 @@ def test_neighbors_are_the_other_rows_with_the_largest_products():
 def test_an_impossible_shortlist_is_refused(loss, shortlist, what):
     with pytest.raises(ValueError, match=what):
         ManyClassHead(4, 6, loss)(torch.ones(2, 4), torch.tensor([0, 1]), shortlist=shortlist)
+
+
+# ---- rows from class means ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("loss", ["taylor_softmax", "unhinged"])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_a_restarted_head_is_a_new_one_with_centred_class_means(loss, bias, dtype):
+    """[eq: restart], after steps that have turned the rows, and with a backward pass that is forgotten."""
+    means = 3 + draw(5, 13, 4).to(dtype)
+    head = ManyClassHead(4, 13, loss, weight=draw(6, 13, 4).to(dtype), bias=bias, weight_decay=0.1)
+    for seed in range(3):
+        head(draw(seed, 6, 4).to(dtype), torch.arange(6)).backward()
+        head.step(0.5)
+    head(draw(9, 6, 4).to(dtype), torch.arange(6)).backward()
+    head.restart(means, strength=3.0)
+    before = head.dense()
+    head.step(0.5)
+    assert torch.equal(head.dense(), before)
+
+    center = means.double().mean(0)
+    rows = means.double() - center
+    rows = rows * 3.0 * math.log(13) / (rows**2).sum(1).mean()
+    offsets = -(rows @ center) if bias else torch.zeros(13, dtype=F64)
+    queries = draw(7, 5, 4).to(dtype)
+    expected = queries.double() @ rows.T + offsets
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(head.logits(queries).double(), expected, rtol=tolerance, atol=tolerance * 30)
+    torch.testing.assert_close(head.weight_sum.double(), rows.sum(0), rtol=0.0, atol=tolerance * 30)
+    if bias:
+        true_logits = head.logits(means).diagonal().double().mean().item()
+        assert true_logits == pytest.approx(3.0 * math.log(13), rel=tolerance * 10)
+
+    fresh = ManyClassHead(4, 13, loss, weight=head.dense(), bias=False, weight_decay=0.1)
+    if not bias:  # and it goes on as that one does, to the bit
+        for one in (head, fresh):
+            one(draw(8, 6, 4).to(dtype), torch.arange(6)).backward()
+            one.step(0.5)
+        assert torch.equal(head.dense(), fresh.dense())
+
+
+@pytest.mark.parametrize(
+    ("means", "what"),
+    [
+        (torch.zeros(6, 4), r"shape \(7, 4\)"),
+        (torch.ones(7, 4), "all the same"),
+        (torch.full((7, 4), torch.nan), "without an example"),
+    ],
+)
+def test_means_that_make_no_rows_are_refused_and_change_nothing(means, what):
+    head = ManyClassHead(4, 7, "taylor_softmax")
+    before = head.dense()
+    with pytest.raises(ValueError, match=what):
+        head.restart(means)
+    with pytest.raises(ValueError, match="strength"):
+        head.restart(torch.eye(7, 4), strength=0.0)
+    assert torch.equal(head.dense(), before)

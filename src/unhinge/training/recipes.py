@@ -214,8 +214,8 @@ _PAPER = {"cifar10": ("resnet18", 200), "cifar100": ("resnet34", 200), "imagenet
 _LARGEST = {"cifar10": (500, 500), "cifar100": (100, 100), "imagenet100": (100, 100)}
 # Steps at the small scale, likewise. PAL is the slowest to fit its rare classes. Of 1,500 images in the largest class
 # it fitted 95.8 % of the whole after 1,600 steps and every class after 3,200; of 500, every class after 2,000. Even
-# classes of 500 had one class at 98.6 % after 1,600 steps in one of three networks. Long tails of CIFAR-100 have a fifth
-# of the images of even classes: with a radius, PAL had fitted all of them after 1,200 steps at the full rate.
+# classes of 500 had one class at 98.6 % after 1,600 steps in one of three networks. Long tails of CIFAR-100 have a
+# fifth of the images of even classes: with a radius, PAL had fitted all of them after 1,200 steps at the full rate.
 _STEPS = {"cifar10": (2000, 2000), "cifar100": (2400, 4800), "imagenet100": (4800, 4800)}
 _MEASUREMENTS = 10  # at the small scale: the test images outnumber the training images
 

@@ -203,6 +203,14 @@ class FactoredRows(nn.Module):
         self.recount()
 
     @torch.no_grad()
+    def replace(self, rows: Tensor) -> None:
+        r"""Other rows :math:`(C', p)` of this process in the place of those there are, as if it began anew."""
+        self.own.copy_(rows)
+        self.common.zero_()
+        self.mix.copy_(torch.eye(len(self.common)) if self.quadratic else torch.ones(()))
+        self.recount()
+
+    @torch.no_grad()
     def recount(self) -> None:
         """The sum of the rows and their Gram matrix, from the rows."""
         total, gram = torch.zeros_like(self.total), torch.zeros_like(self.gram)
