@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from unhinge.data import load
 from unhinge.training import Recipe, RecipeError, evaluate, fit
 from unhinge.training.loop import Interrupted
+from unhinge.training.measure import class_means, outputs
 from unhinge.training.network import ManyClassAdapter, network_of
 
 RECIPE = Recipe(head="many", loss="taylor_softmax", width=4, epochs=2, lr=0.05, augment=False)
@@ -35,20 +38,70 @@ def test_it_learns_and_is_evaluated(tmp_path):
     assert evaluate(tmp_path).numbers["accuracy"] == pytest.approx(run.last["test_accuracy"])
 
 
-def test_an_interrupted_run_ends_in_the_same_bits(tmp_path):
-    whole = fit(RECIPE, tmp_path / "whole")
+FINISHED = replace(RECIPE, shortlist=4)
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, FINISHED])
+@pytest.mark.parametrize("steps", [5, 12, 15])  # an epoch has 12: within the first, at its end, within the second
+def test_an_interrupted_run_ends_in_the_same_bits(tmp_path, recipe, steps):
+    """A restart from class means falls between the two epochs, and is made once or made again."""
+    whole = fit(recipe, tmp_path / "whole")
     asked: list[int] = []
 
-    def after_five_steps() -> bool:
+    def after_some_steps() -> bool:
         asked.append(1)
-        return len(asked) == 5
+        return len(asked) == steps
 
     with pytest.raises(Interrupted):
-        fit(RECIPE, tmp_path / "parts", interrupted=after_five_steps)
-    again = fit(RECIPE, tmp_path / "parts")
+        fit(recipe, tmp_path / "parts", interrupted=after_some_steps)
+    again = fit(recipe, tmp_path / "parts")
     for one, other in zip(whole.records, again.records, strict=True):
         assert {k: v for k, v in one.items() if v == v} == {k: v for k, v in other.items() if v == v}
     assert (tmp_path / "whole/last.safetensors").read_bytes() == (tmp_path / "parts/last.safetensors").read_bytes()
+
+
+def test_a_shortlist_restarts_the_rows_from_class_means_and_changes_the_loss(tmp_path):
+    images = load("digits").training
+    network = network_of(FINISHED, images)
+    head = network.head
+    assert isinstance(head, ManyClassAdapter)
+    features, target = torch.randn(6, network.feature_dim), torch.arange(6)
+    torch.testing.assert_close(head.losses(features, target), head.inner(features, target, "none"))
+    means = class_means(network, images)
+    outputs_of_all = outputs(network.eval(), images)
+    expected = torch.stack([outputs_of_all.features[images.labels == c].mean(0) for c in range(10)])
+    torch.testing.assert_close(means.float(), expected, rtol=1e-4, atol=1e-5)
+    head.restart(means)
+    near = head.inner.neighbors(4)
+    assert torch.equal(head.near.long(), near)
+    torch.testing.assert_close(
+        head.losses(features, target), head.inner(features, target, "none", shortlist=near[target])
+    )
+
+
+@pytest.mark.parametrize(("epochs", "restarts"), [(2, (1,)), (4, (1, 3)), (6, (2, 4)), (100, (25, 60))])
+def test_restarts_come_after_a_quarter_and_three_fifths_of_the_epochs(epochs, restarts):
+    assert replace(FINISHED, epochs=epochs).restarts == restarts
+    assert replace(RECIPE, epochs=epochs).restarts == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"head": "linear", "loss": "ce", "shortlist": 4}, "head many"),
+        ({"loss": "unhinged", "shortlist": 4}, "sum of squares"),
+        ({"shortlist": 0}, "shortlist"),
+        ({"shortlist": 4, "epochs": 1}, "at least 2"),
+    ],
+)
+def test_a_shortlist_that_cannot_be_followed_is_refused(changes, what):
+    with pytest.raises(RecipeError, match=what):
+        replace(RECIPE, **changes)
+
+
+def test_a_shortlist_of_all_classes_is_refused():
+    with pytest.raises(RecipeError, match="below the number of classes"):
+        network_of(replace(RECIPE, shortlist=10), load("digits").training)
 
 
 def test_a_loss_of_more_than_three_numbers_is_refused():

@@ -153,6 +153,14 @@ def train(
         float | None,
         typer.Option(help="Learning rate of the head many, in units of batch / features.", rich_help_panel=MODEL),
     ] = None,
+    shortlist: Annotated[
+        int | None,
+        typer.Option(
+            help="After a quarter of the epochs the rows of the head many start anew from class means, and a softmax "
+            "over so many near classes decides.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training images.", rich_help_panel=RUN)] = None,
     batch: Annotated[int | None, typer.Option(help="Images per step, over all processes.", rich_help_panel=RUN)] = None,
     lr: Annotated[

@@ -26,7 +26,7 @@ from unhinge.results.sealed import SealError, read_sealed, remove_leftovers, wri
 from unhinge.training import checkpoint
 from unhinge.training.checkpoint import CheckpointError
 from unhinge.training.machine import differences, machine, using_threads
-from unhinge.training.measure import collapse_record, prototype_record, sample_of, score
+from unhinge.training.measure import class_means, collapse_record, prototype_record, sample_of, score
 from unhinge.training.network import ManyClassAdapter, biases_of, network_of, prototypes_of
 from unhinge.training.objective import Objective, objective_of
 from unhinge.training.parallel import Processes, SingleProcess
@@ -209,6 +209,9 @@ class _Training:
     def _train_epoch(self, progress: Progress | None) -> str | None:
         """Steps from `self.step` to the end of the epoch; a reason if it has to stop there."""
         recipe, processes = self.recipe, self.processes
+        if self.step == 0 and self.epoch in recipe.restarts:
+            assert self.many is not None
+            self.many.restart(class_means(self.network, self.train))
         self.network.train()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(recipe, self.epoch)

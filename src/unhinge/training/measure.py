@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from unhinge.data import ImageSet, batches, generator_of
 from unhinge.metrics import neural_collapse
 from unhinge.nn.angles import smallest_angle
+from unhinge.nn.backbones import Classifier
 
-__all__ = ["Outputs", "collapse_record", "outputs", "prototype_record", "sample_of", "score"]
+__all__ = ["Outputs", "class_means", "collapse_record", "outputs", "prototype_record", "sample_of", "score"]
 
 _SAMPLE = 2048  # training images looked at after each epoch
 COLLAPSE = ("nc1_ratio", "nc2_norm_features", "nc2_angle_features", "nc3", "nc4")
@@ -41,6 +42,19 @@ def outputs(network: nn.Module, images: ImageSet, batch: int = 512) -> Outputs:
     network.train(training)
     logits, features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
     return Outputs(logits.float(), features.float(), labels)
+
+
+@torch.no_grad()
+def class_means(network: Classifier, images: ImageSet, batch: int = 512) -> Tensor:
+    r"""The mean feature of each class, :math:`(C, p)` float64, by the network as it would be used; no logits."""
+    training = network.training
+    network.eval()
+    dtype = next(network.parameters()).dtype
+    sums = torch.zeros(images.num_classes, network.feature_dim, dtype=torch.float64, device=images.labels.device)
+    for x, y in batches(images, batch):
+        sums.index_add_(0, y, network.body(x.to(dtype)).double())
+    network.train(training)
+    return sums / images.counts.to(sums)[:, None]
 
 
 @torch.no_grad()

@@ -92,10 +92,14 @@ class ManyClassAdapter(nn.Module):
 
     bias = None
 
-    def __init__(self, inner: ManyClassHead) -> None:
+    near: Tensor | None  # (C, k) the classes nearest to each, negative before the first restart; None: no shortlist
+
+    def __init__(self, inner: ManyClassHead, shortlist: int | None = None) -> None:
         super().__init__()
         self.inner = inner
         self.in_features = inner.in_features
+        near = None if shortlist is None else torch.full((inner.num_classes, shortlist), -1, dtype=torch.int32)
+        self.register_buffer("near", near)
 
     @property
     def weight(self) -> Tensor:
@@ -106,8 +110,16 @@ class ManyClassAdapter(nn.Module):
 
     def losses(self, features: Tensor, target: Tensor) -> Tensor:
         """Of each example."""
-        losses: Tensor = self.inner(features, target, "none")
+        begun = self.near is not None and bool(self.near[0, 0] >= 0)
+        shortlist = self.near[target].long() if self.near is not None and begun else None
+        losses: Tensor = self.inner(features, target, "none", shortlist=shortlist)
         return losses
+
+    def restart(self, means: Tensor) -> None:
+        """Class means in the place of the rows; from now on the classes that are near then decide."""
+        assert self.near is not None
+        self.inner.restart(means)
+        self.near.copy_(self.inner.neighbors(self.near.shape[1]))
 
     def step(self, rate: float, batch: int) -> None:
         """`rate` is in units of batch / features: with features of squared length p, a rate of 1 moves a logit by 1."""
@@ -116,16 +128,17 @@ class ManyClassAdapter(nn.Module):
 
 def _head(recipe: Recipe, in_features: int, num_classes: int) -> nn.Module:
     if recipe.head == "many":
+        if recipe.shortlist is not None and recipe.shortlist >= num_classes:
+            raise RecipeError(f"shortlist must be below the number of classes, {num_classes}, got {recipe.shortlist}.")
         # SGD with decay at so large a rate would pull the rows to zero within a few steps.
-        return ManyClassAdapter(
-            ManyClassHead(
-                in_features,
-                num_classes,
-                recipe.loss,
-                gamma=recipe.gamma,
-                generator=generator_of(recipe.seed_for("init"), _PROTOTYPES),
-            )
+        inner = ManyClassHead(
+            in_features,
+            num_classes,
+            recipe.loss,
+            gamma=recipe.gamma,
+            generator=generator_of(recipe.seed_for("init"), _PROTOTYPES),
         )
+        return ManyClassAdapter(inner, recipe.shortlist)
     try:
         return ETFHead(
             in_features,

@@ -64,6 +64,10 @@ _KINDS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "ldam": ("LDAM on a fixed simplex", {"loss": "ldam", "head": "fnpal", "head_scale": 30.0}),
     "unhinged-etf": ("unhinged, simplex start", {"loss": "unhinged", "head": "etf-init"}),
     "many-taylor": ("Taylor softmax, many-class head", {"loss": "taylor_softmax", "head": "many"}),
+    "many-finished": (
+        "Taylor softmax, class means, shortlist",
+        {"loss": "taylor_softmax", "head": "many", "shortlist": 64},
+    ),
     "many-z": ("Z-loss, many-class head", {"loss": "z", "head": "many"}),
     "many-unhinged": ("unhinged, many-class head", {"loss": "unhinged", "head": "many", "head_rate": 0.3}),
 }
@@ -77,7 +81,8 @@ class Method:
     `kind` is one of ce, pal (unhinged loss on fixed prototypes), fnpal (and normalized features), adjusted, unhinged
     (trainable head), ldam (its margins on the cosines of fixed prototypes, at its paper's temperature), ce-etf and
     unhinged-etf (a trainable head that starts as a simplex), many-taylor, many-z and many-unhinged (a head whose exact
-    SGD does not grow with the classes).
+    SGD does not grow with the classes), many-finished (the first of them, restarted from class means and finished with
+    a shortlist).
 
     Example:
         >>> Method("pal", penalty=5e-7, class_weight=0.5).label
