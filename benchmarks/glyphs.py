@@ -95,9 +95,9 @@ class Finish:
     strength: float | None = None
 
 
-# The second one was chosen on DejaVu, without the last training typeface and judged on it: 64.0 % against 57.0 % for the
-# first, 59.4 % for (0.5, 16), 52.8 % for (0.2, 64), and 63.8 % if the list is made anew every 40 steps. The last one was
-# chosen there too: see "Why it starts slowly, and what helps" in the results.
+# The second one was chosen on DejaVu, without the last training typeface and judged on it: 64.0 % against 57.0 % for
+# the first, 59.4 % for (0.5, 16), 52.8 % for (0.2, 64), and 63.8 % if the list is made anew every 40 steps. The last
+# one was chosen there too: see "Why it starts slowly, and what helps" in the results.
 FINISH = {
     "taylor, finished": Finish((0.8,), 16),
     "taylor, finished-64": Finish((0.5,), 64),
