@@ -64,6 +64,7 @@ METHODS = (
     "taylor, finished-64",
     "taylor, means-64",
     "taylor, restarts-32",
+    "cross-entropy, means",
     "cross-entropy, restarts",
     "unhinged, trained",
     "cross-entropy, fixed",
@@ -104,7 +105,8 @@ FINISH = {
     "taylor, means-64": Finish((0.5,), 64, 2.0),
     "taylor, restarts-32": Finish((0.25, 0.6), 32, 4.0),
 }
-CE_RESTARTS = (0.25, 0.6)  # of cross-entropy, so that what class means do for our head can be told from the head
+# Cross-entropy whose rows start anew from class means too: what these do for our head can be told from the head itself.
+CE_RESTARTS = {"cross-entropy, means": (0.5,), "cross-entropy, restarts": (0.25, 0.6)}
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def bare(method: str) -> str:
 def same_function(method: str) -> str:
     """What was tried for one holds for the other: torch's lean cross-entropy is the same loss, a finish comes later."""
     later = dict.fromkeys((name for name in FINISH if name != "taylor, finished"), "taylor_softmax")
-    dense = dict.fromkeys(("linear_cross_entropy", "cross-entropy, restarts"), "cross-entropy")
+    dense = dict.fromkeys(("linear_cross_entropy", *CE_RESTARTS), "cross-entropy")
     return {**dense, **later}.get(method, method)
 
 
@@ -281,8 +283,8 @@ def make(method: str, classes: int, dim: int, seed: int, rate: float) -> Classif
         return Ours(head, rate * BATCH / dim, FINISH.get(method))
     bound = 1 / math.sqrt(dim)
     rows = torch.empty(classes, dim).uniform_(-bound, bound, generator=generator)
-    if method in ("cross-entropy", "cross-entropy, restarts"):
-        shares = CE_RESTARTS if method.endswith("restarts") else ()
+    if method == "cross-entropy" or method in CE_RESTARTS:
+        shares = CE_RESTARTS.get(method, ())
         return Dense(rows, lambda h, w, y: F.cross_entropy(h @ w.T, y), rate, sparse=False, restarts=shares)
     if method == "linear_cross_entropy":
         lean = nn.LinearCrossEntropyOptions()
@@ -523,7 +525,7 @@ DRAWN = {
     "cross-entropy": (INK, "-"),
     "sampled-8192": (FAINT, "--"),
     "sampled-2048": (FAINT, ":"),
-    "cross-entropy, restarts": (INK, ":"),
+    "cross-entropy, means": (INK, ":"),
     "taylor, restarts-32": (BLUE, "-"),
     "taylor, means-64": (ORANGE, ":"),
     "taylor, finished-64": (ORANGE, "-"),

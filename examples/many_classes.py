@@ -93,19 +93,17 @@ class Dense:
 
 
 class Learned:
-    """The Taylor softmax with exact SGD. Twice its rows start anew from class means, and the nearest 32 then decide."""
+    """The Taylor softmax with exact SGD. At half time its rows start anew from class means, and the nearest decide."""
 
     def __init__(self, dim: int) -> None:
         self.head = ManyClassHead(dim, classes, "taylor_softmax")
         self.rate = 10 * BATCH / dim  # the mean over the batch divides by its size; squared features sum to dim
         self.near: Tensor | None = None
-        self.restarts = [0.25, 0.6]
 
     def before(self, progress: float, means: Callable[[], Tensor]) -> None:
-        if self.restarts and progress >= self.restarts[0]:
-            self.restarts.pop(0)
+        if progress >= 0.5 and self.near is None:
             self.head.restart(means())
-            self.near = self.head.neighbors(32)
+            self.near = self.head.neighbors(64)
 
     def loss(self, features: Tensor, target: Tensor) -> Tensor:
         return self.head(features, target, shortlist=None if self.near is None else self.near[target])

@@ -79,10 +79,10 @@ def test_a_shortlist_restarts_the_rows_from_class_means_and_changes_the_loss(tmp
     )
 
 
-@pytest.mark.parametrize(("epochs", "restarts"), [(2, (1,)), (4, (1, 3)), (6, (2, 4)), (100, (25, 60))])
-def test_restarts_come_after_a_quarter_and_three_fifths_of_the_epochs(epochs, restarts):
-    assert replace(FINISHED, epochs=epochs).restarts == restarts
-    assert replace(RECIPE, epochs=epochs).restarts == ()
+@pytest.mark.parametrize(("epochs", "restart"), [(2, 1), (3, 2), (6, 3)])
+def test_the_restart_comes_at_half_time(epochs, restart):
+    assert replace(FINISHED, epochs=epochs).restart == restart
+    assert replace(RECIPE, epochs=epochs).restart is None
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def train(
     shortlist: Annotated[
         int | None,
         typer.Option(
-            help="After a quarter of the epochs the rows of the head many start anew from class means, and a softmax "
+            help="At half time the rows of the head many start anew from class means, and from then on a softmax "
             "over so many near classes decides.",
             rich_help_panel=MODEL,
         ),

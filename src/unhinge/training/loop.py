@@ -209,7 +209,7 @@ class _Training:
     def _train_epoch(self, progress: Progress | None) -> str | None:
         """Steps from `self.step` to the end of the epoch; a reason if it has to stop there."""
         recipe, processes = self.recipe, self.processes
-        if self.step == 0 and self.epoch in recipe.restarts:
+        if self.step == 0 and self.epoch == recipe.restart:
             assert self.many is not None
             self.many.restart(class_means(self.network, self.train))
         self.network.train()

@@ -18,9 +18,6 @@ Loss = Literal["ce", "unhinged", "adjusted", "hinge", "mse", "ldam", "taylor_sof
 Head = Literal["linear", "pal", "fnpal", "etf-init", "many"]
 
 MOST_THREADS = 1024
-# Shares of the training after which class means take the place of the rows of the head many. Chosen on characters, on a
-# training typeface that was held back: 73.5 % against 71.6 % for half time alone, 66.2 % for a quarter alone.
-RESTARTS = (0.25, 0.6)
 MANY = ("taylor_softmax", "z", "spherical_softmax", "unhinged")  # of the head whose step does not grow with the classes
 
 
@@ -60,9 +57,7 @@ class Recipe:
     head: Head = "linear"
     head_scale: float = 1.0  # norm of a prototype of pal, fnpal and etf-init
     head_rate: float = 10.0  # of the exact SGD of many, in units of batch / features; it falls as lr does
-    shortlist: int | None = (
-        None  # of many: after a quarter of the epochs so many near classes decide
-    )
+    shortlist: int | None = None  # of many: in the second half of the epochs so many near classes decide
 
     # to lower what
     loss: Loss = "ce"
@@ -147,7 +142,7 @@ class Recipe:
                 f"the head is {self.head} and the loss {self.loss}."
             )
         if self.shortlist is not None and self.epochs < 2:
-            raise RecipeError("a shortlist begins after the first epochs, so it needs at least 2 of them.")
+            raise RecipeError("a shortlist begins at half time, so it needs at least 2 epochs.")
         if self.loss == "ldam" and self.head != "fnpal":
             raise RecipeError(f"loss ldam is on cosines (head fnpal), but the head is {self.head}.")
         if self.logit_adjustment and self.loss != "ce":
@@ -166,11 +161,9 @@ class Recipe:
         return self.fixed_prototypes if self.last_relu is None else not self.last_relu
 
     @property
-    def restarts(self) -> tuple[int, ...]:
-        """The epochs, counted from 0, before which the rows of the head start anew from class means."""
-        if self.shortlist is None:
-            return ()
-        return tuple(sorted({math.ceil(share * self.epochs) for share in RESTARTS} - {self.epochs}))
+    def restart(self) -> int | None:
+        """The epoch, counted from 0, before which the rows of the head start anew from class means; None: never."""
+        return None if self.shortlist is None else math.ceil(self.epochs / 2)
 
     def seed_for(self, purpose: Literal["data", "init", "order"]) -> int:
         """The seed of one purpose, `seed` unless it has its own."""

@@ -66,7 +66,7 @@ _KINDS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "many-taylor": ("Taylor softmax, many-class head", {"loss": "taylor_softmax", "head": "many"}),
     "many-finished": (
         "Taylor softmax, class means, shortlist",
-        {"loss": "taylor_softmax", "head": "many", "shortlist": 32},
+        {"loss": "taylor_softmax", "head": "many", "shortlist": 64},
     ),
     "many-z": ("Z-loss, many-class head", {"loss": "z", "head": "many"}),
     "many-unhinged": ("unhinged, many-class head", {"loss": "unhinged", "head": "many", "head_rate": 0.3}),

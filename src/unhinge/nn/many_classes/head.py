@@ -169,11 +169,10 @@ class ManyClassHead(nn.Module):
         For class weights, take ``reduction="none"`` and weigh the losses: the step follows whatever is differentiated.
 
         To finish a training with a loss near cross-entropy, pass a `shortlist` of classes :math:`(*, k)` for each
-        example, such as ``near[target]`` with ``near = head.neighbors(32)``. What worked best is to call
-        :meth:`restart` after a quarter and after three fifths of the steps, to take the neighbors anew then, and to
-        pass a shortlist from the first restart on. The loss is then, whatever that of the head, the softmax over them
-        and the true class, with all other classes summed to second order  [eq: shortlist-softmax]; the step follows it
-        as exactly, at :math:`O(Bkp^2)`.
+        example, such as ``near[target]`` with ``near = head.neighbors(64)`` taken once, when half of the steps are done
+        and the rows have been replaced by :meth:`restart`. The loss is then, whatever that of the head, the softmax
+        over them and the true class, with all other classes summed to second order  [eq: shortlist-softmax]; the step
+        follows it as exactly, at :math:`O(Bkp^2)`.
         """
         check_reduction(reduction)
         losses = self._losses(features, target, self._receive, shortlist)
