@@ -197,7 +197,7 @@ class ManyClassHead(nn.Module):
         self._pending.clear()
 
     @torch.no_grad()
-    def restart(self, means: Tensor, strength: float = 4.0) -> None:
+    def restart(self, means: Tensor, strength: float = 2.0) -> None:
         r"""Put class means in the place of the rows: a short cut past the slow start of a second-order loss.
 
         With the means :math:`m_c` of the features of each class and their mean :math:`\bar m` the logits become
@@ -208,14 +208,14 @@ class ManyClassHead(nn.Module):
 
         Arguments:
             means: Of the features of all training examples by class, shape :math:`(C, p)`: one pass without gradients.
-            strength: The true logit in units of :math:`\log C`.
+            strength: The true logit in units of :math:`\log C`. Where a class is seen a dozen times, 4 was better.
 
         Example:
             >>> head = ManyClassHead(2, 3, "taylor_softmax")
             >>> head.restart(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]]))
             >>> head.dense()
-            tensor([[ 6.5917,  0.0000],
-                    [-6.5917,  0.0000],
+            tensor([[ 3.2958,  0.0000],
+                    [-3.2958,  0.0000],
                     [ 0.0000,  0.0000]])
         """
         if means.shape != (self.num_classes, self.in_features):
