@@ -17,7 +17,7 @@ them the response is :math:`\mu^{m/2} U_m(x)`, U Chebyshev's polynomial, which i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -210,12 +210,11 @@ class Linear:
 
     def clocks(self, start: float, stop: float) -> tuple[float, float]:
         """Integrals (flow) or sums (descent) of the two rates."""
-        if self.discrete:
-            steps = self.rates(start, stop)
-            first, second = (float(rates.sum()) * (stop - start) / len(rates) for rates in steps)
-            return first, second
-        if self.settles == 0:
+        if self.even or (self.discrete and start >= self.settles):
             return self.floors[0] * (stop - start), self.floors[1] * (stop - start)
+        if self.discrete:
+            first, second = (float(rates.sum()) for rates in self.rates(start, stop))
+            return first, second
         ends = torch.tensor([start, stop], dtype=torch.float64)
         of_h, of_w = (schedule.integral(ends).diff().item() for schedule in self.schedules)
         return max(of_h, 0.0), max(of_w, 0.0)
@@ -277,6 +276,9 @@ class PlainMover:
     """Gradient flow, and descent without momentum."""
 
     linear: Linear
+    # equal numbers of equal steps do the same, and blocks have few lengths
+    blocks: dict[float, Block] = field(default_factory=dict, init=False, repr=False, compare=False)
+    travels: dict[float, Travel] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -304,6 +306,18 @@ class PlainMover:
         return self.linear.next(start, 1.0)
 
     def block(self, start: float, stop: float) -> Block:
+        if not (self.linear.even and self.discrete):
+            return self._block(start, stop)
+        known = self.blocks.get(stop - start)
+        return self.blocks.setdefault(stop - start, self._block(0.0, stop - start)) if known is None else known
+
+    def travel(self, start: float, stop: float) -> Travel:
+        if not (self.linear.even and self.discrete):
+            return self._travel(start, stop)
+        known = self.travels.get(stop - start)
+        return self.travels.setdefault(stop - start, self._travel(0.0, stop - start)) if known is None else known
+
+    def _block(self, start: float, stop: float) -> Block:
         linear = self.linear
         clock_h, clock_w = linear.clocks(start, stop)
         growth = math.exp(min(self._log_growth(start, stop), LARGEST_EXPONENT))
@@ -331,7 +345,7 @@ class PlainMover:
             return damps, math.inf
         return damps, float(np.prod(kept) ** ((stop - start) / len(rates)))
 
-    def travel(self, start: float, stop: float) -> Travel:
+    def _travel(self, start: float, stop: float) -> Travel:
         linear = self.linear
         clock_h, clock_w = linear.clocks(start, stop)
         high = max(1.0, math.exp(min(self._log_growth(start, stop), LARGEST_EXPONENT)))
