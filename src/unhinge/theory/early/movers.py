@@ -97,6 +97,7 @@ class Travel:
     curve: float  # largest distance from the chord, over the second displacement
     any_norm: bool = True  # whether this comes from the size of the generator alone, and holds in every operator norm
     offset: tuple[float, float] = (0.0, 0.0)  # displacements by a constant pull
+    buffered: bool = True  # whether there is a buffer
 
 
 class Mover(Protocol):
@@ -191,6 +192,11 @@ class Linear:
         return largest, -(mean + radius)
 
     @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The same, where decay is part of the gradient."""
+        return self.eigenvalues()
+
+    @cached_property
     def settles(self) -> float:
         """After this time no rate changes; infinite if unknown."""
         return max(schedule.shape.settles for schedule in self.schedules)
@@ -223,7 +229,7 @@ class Linear:
         """At least the norm of the generator, summed over the stretch: how far the path can turn."""
         clock_h, clock_w = self.clocks(start, stop)
         if self.together:
-            return max(map(abs, self.eigenvalues())) * clock_h / self.peaks[0]
+            return max(map(abs, self.extremes)) * clock_h / self.peaks[0]
         a, b = self.scales
         return self.decays[0] * clock_h + self.decays[1] * clock_w + self.sigma * (clock_h * b / a + clock_w * a / b)
 
@@ -246,7 +252,7 @@ class Linear:
         while slow * self.turn(start, start + length) > fine and not (self.discrete and length <= 1):
             length = max(1.0, math.floor(length / 1.5)) if self.discrete else length / 1.5
         block = max(1.0, length / self.pieces) if self.discrete else length / self.pieces
-        if self.together and start > PATIENCE * block and self.eigenvalues()[0] <= 0:
+        if self.together and start > PATIENCE * block and self.extremes[0] <= 0:
             length = max(length, start / 64)
         stop = start + (max(1.0, math.floor(length)) if self.discrete else length)
         return min(stop, self.rests) if math.isfinite(self.rests) else stop
@@ -361,6 +367,7 @@ class PlainMover:
             drift=(clock_w, clock_w * min(1.0, linear.decays[1] * clock_w)),
             curve=curve,
             any_norm=turn <= 1,  # beyond, the growth of the Frobenius norm may be the smaller bound
+            buffered=False,
         )
 
     def _log_growth(self, start: float, stop: float) -> float:
@@ -368,7 +375,7 @@ class PlainMover:
         clock_h, clock_w = linear.clocks(start, stop)
         a, b = linear.scales
         if linear.together:
-            largest, smallest = linear.eigenvalues()
+            largest, smallest = linear.extremes
             peak = linear.peaks[0]
             if not linear.discrete:
                 return largest * clock_h / peak
