@@ -465,9 +465,9 @@ def _plain_after(z: Tensor, c: Tensor, counts: Tensor, trail: _Trail | None = No
     positions[:, :place] = z[:, None]
     while trail is not None and place < len(counts):  # of which all examples take part
         later, block = counts[place:] - now, now // STRIDE
-        small, faint = trail.ready(block, z, c)
-        closed = small + faint == len(c) and _series_pays(len(later), int(later[-1]), len(c), small, faint)
-        if faint == len(c) or closed or (known := trail.walk(block)) is None:
+        ready = trail.ready(block, z, c)
+        closed = sum(ready) == len(c) and _series_pays(len(later), int(later[-1]), len(c), *ready)
+        if ready[1] == len(c) or closed or (known := trail.walk(block)) is None:
             break
         stops = later[later <= STRIDE].numpy()
         positions[:, place : place + len(stops)] = torch.from_numpy(known[stops - 1]).transpose(0, 1)
