@@ -31,6 +31,9 @@ from unhinge.web.controls import Control
 
 EARLY = 1000  # answers after which the memory is looked at for the first time
 SERVE = """
+import signal
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs in its background ignore it
 from unhinge.web.serve import serve
 from unhinge.web.app import LANES
 
