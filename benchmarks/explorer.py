@@ -31,6 +31,9 @@ from unhinge.web.controls import Control
 
 EARLY = 1000  # answers after which the memory is looked at for the first time
 SERVE = """
+import signal
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs in its background ignore it
 from unhinge.web.serve import serve
 from unhinge.web.app import LANES
 
@@ -49,20 +52,27 @@ except KeyboardInterrupt:
 def family(pid: int) -> list[Path]:
     """What Linux knows about a process and those that it has started; nothing elsewhere."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(child) for task in tasks for child in task.read_text().split()]
-    return [Path(f"/proc/{each}") for each in (pid, *children) if Path(f"/proc/{each}").exists()]
+    return [Path(f"/proc/{each}") for each in (pid, *(int(child) for task in tasks for child in read(task).split()))]
+
+
+def read(path: Path) -> str:
+    """A file of /proc; nothing of a thread, or a process, that has ended meanwhile."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def megabytes(pid: int) -> float:
     """Resident memory of a process and of those that it has started (Linux; elsewhere not a number)."""
-    lines = [line for each in family(pid) for line in (each / "status").read_text().splitlines()]
+    lines = [line for each in family(pid) for line in read(each / "status").splitlines()]
     return sum(float(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")) or math.nan
 
 
 def seconds(pid: int) -> float:
     """Processor time of them so far (Linux; elsewhere not a number)."""
-    fields = [(each / "stat").read_text().rpartition(")")[2].split() for each in family(pid)]
-    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK") or math.nan
+    fields = [read(each / "stat").rpartition(")")[2].split() for each in family(pid)]
+    return sum(int(each[11]) + int(each[12]) for each in fields if each) / os.sysconf("SC_CLK_TCK") or math.nan
 
 
 def queries(client: int, count: int, share: float = 0.0) -> list[str]:

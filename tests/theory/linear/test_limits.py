@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from oracles import DenseFlow, ThinFlow, assert_exact, joint_norm, singular_values
 from strategies import Case, cases, make_case, named_cases
 from unhinge import cosine, exponential, step, warmup
+from unhinge.theory import numerics
 from unhinge.theory.numerics import first_time_below
 
 NAMED = named_cases()
@@ -564,3 +565,21 @@ def test_the_critical_decay_separates_growth_from_death():
     for factor, sign in ((0.999, 1), (1.001, -1)):
         changed = case.change(feature_decay=3 * top * factor, weight_decay=top / 3 * factor)
         assert math.copysign(1, changed.flow().growth().item()) == sign
+
+
+@pytest.mark.parametrize("wanted", [0.5, 1e-2, 1e-5])
+@pytest.mark.parametrize("name", list(HARD))
+def test_a_time_is_the_same_float_whether_its_bracket_is_foreseen_or_looked_for(name, wanted, monkeypatch):
+    """One question about the ends that a cubic foresees stands for three grids of 257 times."""
+    path, asked = HARD[name].flow(), []
+
+    def measured(times):
+        asked.append(times.numel())
+        return path.distance(times)
+
+    foreseen = first_time_below(measured, wanted, 1e15, discrete=False)
+    with_few = sum(asked)
+    monkeypatch.setattr(numerics, "FORESEEN", math.inf)
+    assert first_time_below(measured, wanted, 1e15, discrete=False) == foreseen
+    if 0 < foreseen < math.inf:
+        assert with_few <= sum(asked) - with_few - 3 * 257 + 6

@@ -14,6 +14,7 @@ from torch import Tensor
 from oracles import EPS, assert_exact
 from oracles.sphere import autograd_descent, mp_descent, ode_flow, series_tables, sphere_loss
 from unhinge.theory import constant, cosine, exponential, piecewise, step, warmup
+from unhinge.theory.sphere import motion
 from unhinge.theory.sphere.problem import Spherical
 from unhinge.theory.sphere.series import LOGS, NORM, PHASE
 
@@ -147,6 +148,48 @@ def test_small_angles_keep_their_relative_accuracy(alpha, power):
         assert (path.angles(steps)[:, 0] / expected[steps] - 1).abs().max() <= 4e4 * EPS
 
 
+@pytest.mark.parametrize("alpha", [0.0065, 0.03, 0.2, 0.49])
+@pytest.mark.parametrize("angle", [2.9e-5, 1e-6, 1e-10])
+def test_small_angles_need_no_steps(alpha, angle):
+    """Against mpmath, from where the fourth power of the angle is nothing  [eq: sphere-faint]."""
+    problem, features, lr = plane(angle, alpha, power=2, norm=1.3)
+    steps = torch.tensor([0, 1, 7, 60, 300])
+    expected = mp_descent(features[0].tolist(), [2.0, 0.0], lr, 300, digits=50)
+    path = problem.descent(features, lr)
+    angles, norms = (torch.tensor([float(expected[k][i]) for k in steps], dtype=DOUBLE) for i in (0, 1))
+    # the power of 300 rounded factors 1 - alpha is what loses digits
+    assert (path.angles(steps)[:, 0] / angles - 1).abs().max() <= 600 * EPS / (1 - alpha)
+    assert (path.at(steps).features[:, 0].norm(dim=-1) / norms - 1).abs().max() <= 8 * EPS
+    assert not path.motion.trails[0].blocks
+
+
+def test_no_plain_step_is_taken_twice(monkeypatch):
+    """Whatever is asked of a path, in whatever order."""
+    taken = []
+
+    def counted(z, pull, rates, decay, power, every=None):
+        taken.append(len(every))
+        return descend(z, pull, rates, decay, power, every)
+
+    descend = motion._descend
+    monkeypatch.setattr(motion, "_descend", counted)
+    features, weight, target = start(n=40)
+    path = Spherical(target, weight).descent(features, lr=3.0)
+    path.rate(), path.time_to(torch.tensor([0.3, 1e-3, 1e-6]))
+    path.angles(torch.arange(0, 700, 3)), path.at(torch.tensor([5, 600])), path.limit_norm()
+    assert sum(taken) == 256 * len(path.motion.trails[0].blocks) <= 10_000
+
+
+def test_more_steps_than_are_remembered(monkeypatch):
+    features, weight, target = start(n=40)
+    steps = torch.tensor([0, 3, 256, 257, 700, 701, 1500, 4000])
+    expected = Spherical(target, weight).descent(features, lr=3.0).at(steps).features
+    monkeypatch.setattr(motion, "KEPT", 2 * 256 * 2 * 8 * 40)
+    path = Spherical(target, weight).descent(features, lr=3.0)
+    assert_rows(path.at(steps).features[1:], expected[1:], eps=64)
+    assert len(path.motion.trails[0].blocks) == 2
+
+
 def test_the_tables_of_the_series_follow_from_the_step():
     """[eq: sphere-series]."""
     tables = [[[Fraction(top, bottom) for top in tops] for bottom, tops in table] for table in (NORM, PHASE, LOGS)]
@@ -212,7 +255,7 @@ def test_a_decay_that_throws_features_away_is_followed_and_then_refused():
         expected = autograd_descent(features, weight, target, 0.3, 50.0, 20, rescaled, decay=0.1)
         path = Spherical(target, weight, 0.3, 0.1).descent(features, 50.0, rescaled)
         assert_rows(path.at(torch.arange(21)).features, expected, eps=1e6)
-        for steps in (300, 3000):
+        for steps in (600, 3000):
             with pytest.raises(ValueError, match=r"lr \* feature_decay is 5"):
                 path.angles(steps)
 

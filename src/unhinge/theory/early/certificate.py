@@ -208,6 +208,13 @@ class Certificate:
         forces = self.forcing(stretch.at, stretch.distance, stretch.bias, block)
         return self._size(stretch.before.after(block, forces))
 
+    def ladder(self) -> tuple[list[float], list[float]]:
+        """Where the blocks begin and the last one ends, and :meth:`bound` there."""
+        with self.lock:
+            starts = [(part.start, self._size(part.before)) for part in self.stretches]
+            times, bounds = zip(*starts, (self.ends, self._size(self.now)), strict=True)
+        return list(times), [0.0, *bounds[1:]]
+
     def extend(self, until: float) -> None:
         """Blocks up to the time `until`, or to where nothing is proved any more."""
         if self.ends >= until:  # it only grows, so that no lock is needed to see this
@@ -259,6 +266,8 @@ class Certificate:
         start, stop, norms = first.time, last.time, first.norms
         self.longest_bias = max(self.longest_bias, norms["shift"])
         mover, travel = self.mover, self.mover.travel(start, stop)
+        if mover.discrete and stop - start == 1 and not travel.buffered:  # all that follows is for longer legs
+            return self._cross(norms, start, stop)
         now = [self._carried(norms, travel, names) for names in (FROBENIUS, SPECTRAL)]
         moved = [
             (travel.path @ np.array([moving, *buffer])).tolist()

@@ -17,7 +17,7 @@ them the response is :math:`\mu^{m/2} U_m(x)`, U Chebyshev's polynomial, which i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -97,6 +97,7 @@ class Travel:
     curve: float  # largest distance from the chord, over the second displacement
     any_norm: bool = True  # whether this comes from the size of the generator alone, and holds in every operator norm
     offset: tuple[float, float] = (0.0, 0.0)  # displacements by a constant pull
+    buffered: bool = True  # whether there is a buffer
 
 
 class Mover(Protocol):
@@ -191,6 +192,11 @@ class Linear:
         return largest, -(mean + radius)
 
     @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The same, where decay is part of the gradient."""
+        return self.eigenvalues()
+
+    @cached_property
     def settles(self) -> float:
         """After this time no rate changes; infinite if unknown."""
         return max(schedule.shape.settles for schedule in self.schedules)
@@ -210,12 +216,11 @@ class Linear:
 
     def clocks(self, start: float, stop: float) -> tuple[float, float]:
         """Integrals (flow) or sums (descent) of the two rates."""
-        if self.discrete:
-            steps = self.rates(start, stop)
-            first, second = (float(rates.sum()) * (stop - start) / len(rates) for rates in steps)
-            return first, second
-        if self.settles == 0:
+        if self.even or (self.discrete and start >= self.settles):
             return self.floors[0] * (stop - start), self.floors[1] * (stop - start)
+        if self.discrete:
+            first, second = (float(rates.sum()) for rates in self.rates(start, stop))
+            return first, second
         ends = torch.tensor([start, stop], dtype=torch.float64)
         of_h, of_w = (schedule.integral(ends).diff().item() for schedule in self.schedules)
         return max(of_h, 0.0), max(of_w, 0.0)
@@ -224,7 +229,7 @@ class Linear:
         """At least the norm of the generator, summed over the stretch: how far the path can turn."""
         clock_h, clock_w = self.clocks(start, stop)
         if self.together:
-            return max(map(abs, self.eigenvalues())) * clock_h / self.peaks[0]
+            return max(map(abs, self.extremes)) * clock_h / self.peaks[0]
         a, b = self.scales
         return self.decays[0] * clock_h + self.decays[1] * clock_w + self.sigma * (clock_h * b / a + clock_w * a / b)
 
@@ -247,7 +252,7 @@ class Linear:
         while slow * self.turn(start, start + length) > fine and not (self.discrete and length <= 1):
             length = max(1.0, math.floor(length / 1.5)) if self.discrete else length / 1.5
         block = max(1.0, length / self.pieces) if self.discrete else length / self.pieces
-        if self.together and start > PATIENCE * block and self.eigenvalues()[0] <= 0:
+        if self.together and start > PATIENCE * block and self.extremes[0] <= 0:
             length = max(length, start / 64)
         stop = start + (max(1.0, math.floor(length)) if self.discrete else length)
         return min(stop, self.rests) if math.isfinite(self.rests) else stop
@@ -277,6 +282,9 @@ class PlainMover:
     """Gradient flow, and descent without momentum."""
 
     linear: Linear
+    # equal numbers of equal steps do the same, and blocks have few lengths
+    blocks: dict[float, Block] = field(default_factory=dict, init=False, repr=False, compare=False)
+    travels: dict[float, Travel] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -304,6 +312,18 @@ class PlainMover:
         return self.linear.next(start, 1.0)
 
     def block(self, start: float, stop: float) -> Block:
+        if not (self.linear.even and self.discrete):
+            return self._block(start, stop)
+        known = self.blocks.get(stop - start)
+        return self.blocks.setdefault(stop - start, self._block(0.0, stop - start)) if known is None else known
+
+    def travel(self, start: float, stop: float) -> Travel:
+        if not (self.linear.even and self.discrete):
+            return self._travel(start, stop)
+        known = self.travels.get(stop - start)
+        return self.travels.setdefault(stop - start, self._travel(0.0, stop - start)) if known is None else known
+
+    def _block(self, start: float, stop: float) -> Block:
         linear = self.linear
         clock_h, clock_w = linear.clocks(start, stop)
         growth = math.exp(min(self._log_growth(start, stop), LARGEST_EXPONENT))
@@ -331,7 +351,7 @@ class PlainMover:
             return damps, math.inf
         return damps, float(np.prod(kept) ** ((stop - start) / len(rates)))
 
-    def travel(self, start: float, stop: float) -> Travel:
+    def _travel(self, start: float, stop: float) -> Travel:
         linear = self.linear
         clock_h, clock_w = linear.clocks(start, stop)
         high = max(1.0, math.exp(min(self._log_growth(start, stop), LARGEST_EXPONENT)))
@@ -347,6 +367,7 @@ class PlainMover:
             drift=(clock_w, clock_w * min(1.0, linear.decays[1] * clock_w)),
             curve=curve,
             any_norm=turn <= 1,  # beyond, the growth of the Frobenius norm may be the smaller bound
+            buffered=False,
         )
 
     def _log_growth(self, start: float, stop: float) -> float:
@@ -354,7 +375,7 @@ class PlainMover:
         clock_h, clock_w = linear.clocks(start, stop)
         a, b = linear.scales
         if linear.together:
-            largest, smallest = linear.eigenvalues()
+            largest, smallest = linear.extremes
             peak = linear.peaks[0]
             if not linear.discrete:
                 return largest * clock_h / peak

@@ -78,8 +78,8 @@ class EarlyPath:
         if certificate is None:
             return self._like(torch.zeros((), dtype=torch.float64))
         certificate.extend(LATEST)
-        nodes = [part.start for part in certificate.stretches] + [certificate.ends]
-        held = [k for k, bound in enumerate(self._bounds(nodes)) if bound <= tolerance]
+        nodes, bounds = certificate.ladder()
+        held = [k for k, bound in enumerate(self._all_relative(nodes, bounds)) if bound <= tolerance]
         last = held[-1] if held else 0
         if last == len(nodes) - 1:
             horizon = math.inf if certificate.resting else nodes[-1]
@@ -191,12 +191,14 @@ class EarlyPath:
         if certificate is None or not times:
             return [math.inf] * len(times)
         certificate.extend(max(times))
-        logs = certificate.log_norm(torch.tensor(times, dtype=torch.float64)).tolist()
+        return self._all_relative(times, [certificate.bound(float(time)) for time in times])
+
+    def _all_relative(self, times: list[float], bounds: list[float]) -> list[float]:
+        """Bounds at these times over the norms of the state there."""
+        assert self.certificate is not None
+        logs = self.certificate.log_norm(torch.tensor(times, dtype=torch.float64)).tolist()
         rounding = ROUNDING * torch.finfo(self._like(torch.zeros(())).dtype).eps
-        return [
-            self._relative(certificate.bound(float(time)), log) + rounding
-            for time, log in zip(times, logs, strict=True)
-        ]
+        return [self._relative(bound, log) + rounding for bound, log in zip(bounds, logs, strict=True)]
 
     @staticmethod
     def _relative(absolute: float, log: float) -> float:

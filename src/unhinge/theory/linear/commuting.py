@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unhinge.theory.keeping import kept
 from unhinge.theory.linear.blocks import Blocks, Rates, survival
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.symbols import Symbol
@@ -21,6 +22,22 @@ from unhinge.theory.schedules import Schedule, needs_gradient, steady_rate
 from unhinge.theory.types import Number, Time
 
 __all__ = ["Commuting", "commuting", "eigen"]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What every time shares: which parts there are, and the pairs that the symbol is asked about."""
+
+    alone: Tensor  # (G,) bool, groups of which the start has nothing
+    uncoupled: Tensor  # (G,) bool, groups with sigma = 0 of which it has something
+    some_alone: bool
+    all_grow: bool
+    some_uncoupled: bool
+    flat: bool  # whether two eigenvalues coincide
+    pairs: int
+    base: Tensor  # (pairs G,)
+    gap: Tensor  # (pairs G,)
+    tilts: tuple[Tensor, Tensor]  # (G,) each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,37 +64,51 @@ class Commuting:
         parts = self.reference, self.gaps, self.plus
         return any(part.requires_grad for part in parts) or needs_gradient(self.symbol.shape)
 
-    def blocks(self, time: Tensor) -> Blocks:
+    @kept
+    def _asked(self) -> _Asked:
         alone = ~self.decaying & ~self.growing
         uncoupled = (self.spectrum.sigma == 0) & ~alone
+        all_grow, some_uncoupled = bool(self.growing.all()), bool(uncoupled.any())
         # All that is asked of the symbol, in one question: what it computes is shared.
         pairs = [(self.reference, self.gaps[:, 0]), (self.omega, 2 * self.radius)]
-        if not bool(self.growing.all()):
+        if not all_grow:
             pairs.append((self.reference, self.gaps[:, 1]))
-        if bool(uncoupled.any()):
+        if some_uncoupled:
             pairs.extend((self.reference, gap) for gap in self._uncoupled_gaps())
         base, gap = (torch.cat([pair[k].expand(len(self.gaps)) for pair in pairs]) for k in range(2))
-        logs, values = (x.unflatten(-1, (len(pairs), -1)).unbind(-2) for x in self.symbol.factors(time, base, gap))
+        tilts = tilt(self.spectrum.sigma, self.rates, self.radius)
+        flat = bool((self.radius == 0).any())
+        return _Asked(alone, uncoupled, bool(alone.any()), all_grow, some_uncoupled, flat, len(pairs), base, gap, tilts)
+
+    def blocks(self, time: Tensor) -> Blocks:
+        asked = self._asked
+        alone, uncoupled = asked.alone, asked.uncoupled
+        factors = self.symbol.factors(time, asked.base, asked.gap)
+        logs, values = (x.unflatten(-1, (asked.pairs, -1)).unbind(-2) for x in factors)
         log, drop, value, minus_value = logs[0], logs[1], values[0], values[1]
         minus_log = log + drop
-        log = torch.where(self.growing, log, -torch.inf)
-        value = torch.where(self.growing, value, 0.0)
-        if not bool(self.growing.all()):  # measured directly: its larger part, absent, would be the larger scale
+        if not asked.all_grow:
+            log = torch.where(self.growing, log, -torch.inf)
+            value = torch.where(self.growing, value, 0.0)
+            # measured directly: its larger part, absent, would be the larger scale
             minus_log = torch.where(self.growing, minus_log, logs[2])
             minus_value = torch.where(self.growing, minus_value, values[2])
-        minus_log = torch.where(alone, 0.0, minus_log)
+        if asked.some_alone:
+            minus_log = torch.where(alone, 0.0, minus_log)
         scale = torch.maximum(log, minus_log).detach()
         scale = torch.where(torch.isfinite(scale), scale, 0.0)
         a = value * torch.exp(log - scale)
-        b = torch.where(alone, 0.0, minus_value * torch.exp(minus_log - scale))
+        b = minus_value * torch.exp(minus_log - scale)
+        if asked.some_alone:
+            b = torch.where(alone, 0.0, b)
         usual = self.growing & (value == 1) & (minus_value == 1) & (drop <= 0)
         spread = torch.where(usual, -torch.expm1(torch.where(usual, drop, 0.0)) * torch.exp(log - scale), a - b)
         spread = safe_divide(spread, 2 * self.radius)
         # sigma is 0 where the radius is: the spread is multiplied by zero, and only a derivative of it is seen
-        if self.requires_grad and bool((self.radius == 0).any()):
+        if asked.flat and self.requires_grad:
             slope = self.symbol.slope(time, self.omega) * torch.exp(log - scale)
             spread = torch.where((self.radius == 0) & self.growing, slope, spread)
-        up, down = self._tilt()
+        up, down = asked.tilts
         sigma = self.spectrum.sigma
         entries = [
             (down * a + up * b) / 2,
@@ -85,7 +116,7 @@ class Commuting:
             self.rates.weight * sigma * spread,
             (up * a + down * b) / 2,
         ]
-        if bool(uncoupled.any()):
+        if asked.some_uncoupled:
             # `scale` is that of the parts that are there. A side that is absent may lie above it by any amount, and is
             # multiplied by zeros later: it must stay finite, no more. A side that is there never exceeds it by more
             # than rounding, so any bound between 1 and 700 will do.
@@ -108,9 +139,6 @@ class Commuting:
             gaps.append(self.gaps[:, int(smaller)].detach() + moving - moving.detach())  # value without cancellation
         return gaps
 
-    def _tilt(self) -> tuple[Tensor, Tensor]:
-        return tilt(self.spectrum.sigma, self.rates, self.radius)
-
     @property
     def ends(self) -> float | None:
         return self.symbol.shape.settles if self.symbol.shape.floor == 0 else None
@@ -119,12 +147,18 @@ class Commuting:
         minus = torch.eye(2, dtype=torch.float64) - self.plus
         return self.plus * self.leads[:, :1, None] + minus * self.leads[:, 1:, None]
 
+    @kept
+    def _behind(self) -> list[list[int]]:
+        """The other part of a group that leads, as (group, whether it is the smaller): rarely more than one."""
+        behind = torch.stack([self.growing, self.decaying], 1) & ~self.leads & self.leads.any(1, keepdim=True)
+        pairs: list[list[int]] = behind.nonzero().tolist()
+        return pairs
+
     def split(self, time: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
         """Without cancellation, however small the rest has become."""
         eye = torch.eye(2, dtype=torch.float64)
         whole = torch.where(self.leads.any(1)[:, None, None], 0.0, blocks.relative())
-        behind = torch.stack([self.growing, self.decaying], 1) & ~self.leads & self.leads.any(1, keepdim=True)
-        for group, smaller in behind.nonzero().tolist():  # the other part of a group that leads: rarely more than one
+        for group, smaller in self._behind:
             log, value = self.symbol.factors(time, self.reference, self.gaps[group, smaller, None])
             part = eye - self.plus[group] if smaller else self.plus[group]
             factor = (value * torch.exp(log))[..., None] * part

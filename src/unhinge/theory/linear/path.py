@@ -303,9 +303,14 @@ class LinearPath:
         rows = (blocks.relative() @ self.start.factor)[..., side, :]
         return (self.start.unit * scaled(safe_norm(rows, 2), blocks.lead)).to(self.start.like)
 
-    def _distance(self, moments: Tensor) -> Tensor:
+    @kept
+    def _target(self) -> tuple[Tensor, Tensor]:
+        """What the leading matrices make of the start, (G, 2, 2), and its square."""
         final = self._lead @ self.start.factor
-        square = final.pow(2).sum()
+        return final, final.pow(2).sum()
+
+    def _distance(self, moments: Tensor) -> Tensor:
+        final, square = self._target
         share, rest = self.propagator.split(moments, self._blocks(moments))
         rows = rest @ self.start.factor
         along = (rows * final).sum((-3, -2, -1)) / square

@@ -36,6 +36,7 @@ FAINT = 1e-9  # below this angle its square, 1e-18, is nothing beside 1, and the
 DIM = 3e-5  # below this one its fourth power, 1e-18, is nothing
 STRIDE = 256  # steps between two looks at whether a closed form can take over
 LONGEST = 10_000_000  # steps taken one by one in search of an end before giving up
+KEPT = 2**24  # bytes of steps that a path remembers: a hundred examples for ten thousand steps
 RATES_AT_ONCE = 4096  # rates of a schedule asked for together: one call of it for many steps
 # Squares of coordinates in units of the larger length must not underflow: 1e-100 leaves 1e-200, and room.
 LEAST_LENGTH = 1e-100
@@ -107,6 +108,7 @@ class SphereDescent:
     decay: Tensor  # ()
     power: int
     latest: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
+    trails: dict[int, _Trail] = field(default_factory=dict, init=False, repr=False, compare=False)  # by the first step
 
     discrete = True
 
@@ -181,13 +183,20 @@ class SphereDescent:
     @kept
     def _settled(self) -> Tensor:
         """The norms that the constant rate at the end leads to."""
-        z = self._coordinates_after(torch.tensor([math.ceil(self.schedule.shape.settles)]))[:, 0]
-        return _final_norm(z, self._pull * final_rate(self.schedule), self.power)
+        first = math.ceil(self.schedule.shape.settles)
+        z, c = self._coordinates_after(torch.tensor([first]))[:, 0], self._pull * final_rate(self.schedule)
+        return _final_norm(z, c, self.power, self._trail(first, z, c))
 
     @property
     def _carries_gradients(self) -> bool:
         known = tensors_in((self.planes, self.decay, self.schedule))
         return any(tensor.requires_grad for tensor in known) or needs_gradient(self.schedule.shape)
+
+    def _trail(self, first: int, z: Tensor, c: Tensor) -> _Trail | None:
+        """The plain steps from `first` on, at a constant rate, of which each is taken once; None where numpy cannot."""
+        if self.power == 1 or len(c) > WIDTH or self._carries_gradients:
+            return None
+        return self.trails.setdefault(first, _Trail(z, c))
 
     def _coordinates_after(self, steps: Tensor) -> Tensor:
         """Coordinates after each of the sorted steps, (2, K, n); kept for the next question about the same steps.
@@ -224,8 +233,12 @@ class SphereDescent:
                 reached = self._stepped(z, pull, first, stops)
             elif rate.item() == 0 and not (slope and rate.requires_grad):
                 reached = z[:, None].expand(-1, len(stops), -1)
+            elif self.power == 1:
+                reached = _rescaled_after(z, pull * rate, stops - first)
             else:
-                reached = (_rescaled_after if self.power == 1 else _plain_after)(z, pull * rate, stops - first)
+                whole = len(z[0]) == len(self.planes.pull)
+                trail = self._trail(first, z, pull * rate) if whole else None
+                reached = _plain_after(z, pull * rate, stops - first, trail)
             positions.append(reached[:, : len(inside)])
             if not over:
                 break
@@ -301,33 +314,41 @@ def _step(z: Tensor, pull: Tensor, rate: Tensor, decay: Tensor, power: int) -> T
     if power == 2:
         q = q.sqrt() * q
     strength = pull / q * rate
-    along = a + (b * b * strength - fade * a)
-    across = b - (strength * a + fade) * b
+    along = a + (strength * b * b - fade * a)
+    across = b - (strength * a * b + fade * b)
     return torch.stack([along, across])
 
 
-def _descend(z: Array, pull: Array, rates: Iterable[float], decay: float, power: int) -> None:
-    """One step in place for each rate; with `out=`, since for a thousand examples allocations would cost as much."""
-    (a, b), (q, t, s) = z, np.empty((3, len(pull)))
-    for rate in rates:
-        fade = rate * decay
-        np.multiply(a, a, out=q)
-        np.multiply(b, b, out=t)
-        np.add(q, t, out=q)
-        np.maximum(q, LEAST_SQUARE, out=q)  # only a feature that does not turn ever gets there
+def _descend(
+    z: Array, pull: Array, rates: Iterable[float], decay: float, power: int, every: Array | None = None
+) -> None:
+    """One step for each rate, in place, or with the coordinates after every step in `every` (m, 2, n).
+
+    Both coordinates at once and with `out=`: of a hundred examples calls cost most, of a thousand allocations would.
+    """
+    both, (q, t) = np.stack([pull, -pull]), np.empty((2, len(pull)))
+    turn, square = np.empty_like(z), np.empty_like(z)
+    # Only a feature that does not turn is ever so short; without decay no norm falls.
+    short = decay > 0 or bool((np.square(z).sum(0) < LEAST_SQUARE).any())
+    now = z
+    for rate, after in zip(rates, repeat(z) if every is None else every):  # noqa: B905  # the rows may be endless
+        np.multiply(now, now, out=square)
+        np.add(square[0], square[1], out=q)
+        if short:
+            np.maximum(q, LEAST_SQUARE, out=q)
         if power == 2:
-            np.sqrt(q, out=s)
-            np.multiply(s, q, out=q)
-        np.divide(pull, q, out=s)
-        np.multiply(s, rate, out=s)
-        np.multiply(t, s, out=t)
-        np.multiply(s, a, out=s)
-        if fade > 0:
-            np.add(s, fade, out=s)
-            np.subtract(t, fade * a, out=t)
-        np.add(a, t, out=a)
-        np.multiply(s, b, out=s)  # b - s b and not (1 - s) b, whose rounding would go the same way at every step
-        np.subtract(b, s, out=b)
+            np.sqrt(q, out=t)
+            np.multiply(t, q, out=q)
+        np.divide(both, q, out=turn)
+        if rate != 1:
+            np.multiply(turn, rate, out=turn)
+        np.multiply(turn, now[::-1], out=turn)
+        np.multiply(turn, now[1], out=turn)
+        if decay > 0:
+            np.multiply(now, rate * decay, out=square)
+            np.subtract(turn, square, out=turn)
+        np.add(now, turn, out=after)  # b - s b and not (1 - s) b, whose rounding would go the same way at every step
+        now = after
 
 
 def _powers(rho: Tensor, share: Tensor, counts: Tensor) -> Tensor:
@@ -367,41 +388,102 @@ def _rescaled_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
 
 
 def _faint_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
-    """Plain steps once the angles are so small that norms stand still."""
+    r"""Plain steps once the fourth power of the angle is nothing beside 1  [eq: sphere-faint].
+
+    With :math:`\varepsilon = c/\|h_\infty\|^2`, :math:`\rho = 1 - \varepsilon` and
+    :math:`g_k = \theta_0^2 (1 - \rho^{2k})/(2 - \varepsilon)`
+
+    .. math:: a_k = a_0\,(1 + g_k), \qquad
+              b_k = b_0\,\rho^k \Big(1 + \frac{2 - 3\varepsilon}{2(1 - \varepsilon)(2 - \varepsilon)}\, g_k\Big).
+    """
     a, b = z
-    share = torch.where(b == 0, 0.0, c / (a * a).clamp(min=LEAST_SQUARE))
+    q = (a * a).clamp(min=LEAST_SQUARE)
+    still = b.abs() <= FAINT * a.abs()  # where even the square of the angle is nothing, and alpha may be up to 2
+    angle = torch.where(still, 0.0, b * b / q)
+    share = torch.where(b == 0, 0.0, c / q)
+    share = share / ((1 + angle) * (1 + share / (2 - torch.where(still, 0.0, share)) * angle))
     powers = _powers(1 - share, share, counts)
-    return torch.stack([a.expand(powers.shape), b * powers])
+    safe = torch.where(still, 0.0, share)
+    gone = angle / (2 - safe) * (1 - powers * powers)
+    return torch.stack([a * (1 + gone), b * powers * (1 + (2 - 3 * safe) / (2 * (1 - safe) * (2 - safe)) * gone)])
 
 
 @torch.no_grad()
 def _ready(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Which examples the series describes, and which are faint."""
     a, b = z
-    alpha = c / (a * a + b * b).clamp(min=LEAST_SQUARE)
-    faint = (b == 0) | ((b.abs() <= FAINT * a) & (alpha < 2))
+    alpha, angle = c / (a * a + b * b).clamp(min=LEAST_SQUARE), b.abs()
+    faint = (b == 0) | ((angle <= FAINT * a) & (alpha < 2)) | ((angle <= DIM * a) & (alpha <= 0.5))
     return (alpha <= SMALL_STEP) & ~faint, faint
 
 
-def _plain_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
+class _Trail:
+    """Coordinates after every plain step from a start, as far as somebody has walked, so that nobody walks them again.
+
+    In blocks of `STRIDE` steps, and no more of them than fit into `KEPT` bytes. A step is the same number whoever takes
+    it, so that no answer depends on what was asked before. Two threads that walk at once append equal blocks.
+    """
+
+    def __init__(self, z: Tensor, c: Tensor) -> None:
+        self.start, self.pull = z.detach().numpy(), c.detach().numpy()
+        self.blocks: tuple[Array, ...] = ()  # (STRIDE, 2, n): after each step
+        self.looks: dict[int, tuple[int, int]] = {}
+
+    def walk(self, place: int) -> Array | None:
+        """Coordinates after each step of a block; None where there is no room for them."""
+        while place >= len(known := self.blocks):
+            if (len(known) + 1) * STRIDE * self.start.nbytes > KEPT:
+                return None
+            block = np.empty((STRIDE, *self.start.shape))
+            with np.errstate(over="ignore", invalid="ignore"):  # as in _descended
+                start = _unslowed(known[-1][-1] if known else self.start, self.pull)
+                _descend(start, self.pull, repeat(1.0, STRIDE), 0.0, 2, block)
+            self.blocks = (*known, block)
+        return known[place]
+
+    def ready(self, place: int, z: Tensor, c: Tensor) -> tuple[int, int]:
+        """How many examples are small, and how many are faint, at the coordinates at which a block starts."""
+        if place not in self.looks:
+            small, faint = _ready(z, c)
+            self.looks[place] = int(small.sum()), int(faint.sum())
+        return self.looks[place]
+
+
+def _unslowed(z: Array, c: Array) -> Array:
+    """The same coordinates, with zero for numbers below 2e-308: such subnormal ones slow every step down."""
+    tiny = (np.abs(z[1]) < 1e-290) & (z[0] > 0) & (c < 2 * np.square(z[0]))
+    return np.stack([z[0], np.where(tiny, 0.0, z[1])]) if tiny.any() else z
+
+
+def _plain_after(z: Tensor, c: Tensor, counts: Tensor, trail: _Trail | None = None) -> Tensor:
     """Coordinates after each of the sorted numbers of plain steps, (2, K, n).
 
     Steps are taken one by one for the examples whose step is large, and if many of the steps are asked for anyway.
     """
     positions = z.new_empty(2, len(counts), len(c))
-    now, place, left = 0, 0, torch.arange(len(c))
+    now, place = 0, int((counts == 0).sum())
+    positions[:, :place] = z[:, None]
+    while trail is not None and place < len(counts):  # of which all examples take part
+        later, block = counts[place:] - now, now // STRIDE
+        ready = trail.ready(block, z, c)
+        closed = sum(ready) == len(c) and _series_pays(len(later), int(later[-1]), len(c), *ready)
+        if ready[1] == len(c) or closed or (known := trail.walk(block)) is None:
+            break
+        stops = later[later <= STRIDE].numpy()
+        positions[:, place : place + len(stops)] = torch.from_numpy(known[stops - 1]).transpose(0, 1)
+        now, place, z = now + STRIDE, place + len(stops), torch.from_numpy(known[-1])
+    left = torch.arange(len(c))
     while place < len(counts):
         later = counts[place:] - now
         small, faint = _ready(z, c)
         if faint.all() or _series_pays(len(later), int(later[-1]), len(c), int(small.sum()), int(faint.sum())):
             for rule, which in ((_faint_after, faint), (small_steps_after, small)):
-                positions[:, place:, left[which]] = rule(z[:, which], c[which], later)
+                if which.any():
+                    positions[:, place:, left[which]] = rule(z[:, which], c[which], later)
             rest = ~(small | faint)
             z, c, left = z[:, rest], c[rest], left[rest]
             if len(left) == 0:
                 return positions
-        else:  # subnormal numbers, below 2e-308, would slow every step up to the next look
-            z = torch.stack([z[0], torch.where(faint & (z[1].abs() < 1e-290), 0.0, z[1])])
         inside = int((later <= STRIDE).sum())
         walked = _walked(z, c, later[:inside].tolist() + [STRIDE] * (inside < len(later)))
         positions[:, place : place + inside, left] = walked[:, :inside]
@@ -418,7 +500,8 @@ def _walked(z: Tensor, c: Tensor, stops: list[int]) -> Tensor:
             z = _descended(z, c, torch.ones(length, dtype=torch.float64), still, 2)
             reached.append(z)
         return torch.stack(reached, 1)
-    moving, pull = z.detach().numpy().copy(), c.detach().numpy()
+    pull = c.detach().numpy()
+    moving = np.array(_unslowed(z.detach().numpy(), pull))
     walked = np.empty((2, len(lengths), len(pull)))
     with np.errstate(over="ignore", invalid="ignore"):  # as in _descended
         for place, length in enumerate(lengths):
@@ -439,33 +522,35 @@ def _series_pays(stops: int, steps: int, examples: int, small: int, faint: int) 
 
 
 def _dim_factor(z: Tensor, c: Tensor) -> Tensor:
-    r"""How many times longer a feature will be in the end, for angles up to `DIM` and :math:`\alpha \le 1`.
+    r"""How many times longer a faint feature will be in the end.
 
     A step multiplies the angle by :math:`1 - \alpha` and the square of the norm by :math:`1 + \alpha^2\theta^2`, both
     but for :math:`\theta^2`: together :math:`1 + \alpha\theta^2/(2 - \alpha)`, but for :math:`\theta^4`.
     """
     a, b = z
-    alpha = c / (a * a + b * b)
-    return torch.sqrt(1 + alpha / (2 - alpha) * (b / a) ** 2)
+    still = b.abs() <= FAINT * a.abs()  # alpha may be up to 2, and the square of the angle is nothing
+    alpha = torch.where(still, 0.0, c / (a * a + b * b).clamp(min=LEAST_SQUARE))
+    return torch.sqrt(1 + alpha / (2 - alpha) * torch.where(still, 0.0, b / a) ** 2)
 
 
-def _final_norm(z: Tensor, c: Tensor, power: int) -> Tensor:
+def _final_norm(z: Tensor, c: Tensor, power: int, trail: _Trail | None = None) -> Tensor:
     """The norm that these steps lead to."""
     if power == 1:
         straight = z[1] == 0
         return torch.where(straight, z[0].abs(), _moebius_norm(z[0], torch.where(straight, 1.0, z[1]), c)[0])
     ones, still = torch.ones(STRIDE, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     norms, left = torch.empty_like(c), torch.arange(len(c))
-    for _ in range(0, LONGEST, STRIDE):
+    for block in range(LONGEST // STRIDE):
         small, faint = _ready(z, c)
-        dim = ~(small | faint) & (z[1].abs() <= DIM * z[0]) & (c <= z[0] ** 2)
-        for rule, which in ((end_factor, small), (_dim_factor, dim), (lambda *_: 1.0, faint)):
-            norms[left[which]] = torch.hypot(*z[:, which]) * rule(z[:, which], c[which])
-        rest = ~(small | faint | dim)
+        for rule, which in ((end_factor, small), (_dim_factor, faint)):
+            if which.any():
+                norms[left[which]] = torch.hypot(*z[:, which]) * rule(z[:, which], c[which])
+        rest = ~(small | faint)
         z, c, left = z[:, rest], c[rest], left[rest]  # the others have left the walk
         if len(left) == 0:
             return norms
-        z = _descended(z, c, ones, still, 2)
+        known = None if trail is None else trail.walk(block)
+        z = _descended(z, c, ones, still, 2) if known is None else torch.from_numpy(known[-1])[:, left]
     slow, (a, b) = 0, z[:, 0].tolist()
     raise ValueError(
         f"an angle is still {math.atan2(abs(b), a):.3g} after {LONGEST} steps: it contracts by "

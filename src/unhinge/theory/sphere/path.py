@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Hypotheses", "SphericalPath"]
 
 LONGEST_WALK = 1e6  # steps that are taken one by one for one answer: some seconds
-FIRST_LOOK, STOPS = 512, 33  # the first stretch that a search walks, and where it stops on its way
+STOPS = 33  # steps that a search looks at together
 LOOKED_AT = 1024  # steps of which time_to() sees each one, or all of them if nothing is known in closed form
 
 
@@ -425,28 +425,17 @@ def _first_time_of_fall(measured: Callable[[Tensor], Tensor], wanted: float, hor
 
 
 def _first_step_of_fall(motion: SphereDescent, wanted: float) -> float:
-    """The same for steps at a constant rate. The search walks on from the last step that is known to be too early, so
-    that no step that has no closed form is taken more than a few times."""
+    """The same for steps at a constant rate: first among powers of two, then in ever narrower rows of steps."""
     if _chords(motion, torch.zeros(1, dtype=torch.int64)) <= wanted:
         return 0.0
-    done, steps = 0, _steps_up_to(FIRST_LOOK)
-    while not (below := _chords(motion, steps) <= wanted).any():
-        width = int(steps[-1])
-        motion, done, steps = motion.later(width), done + width, _steps_up_to(2 * width)
-        if done + 2 * width > LAST_STEP:
-            return math.inf
-    while True:
-        place = int(below.int().argmax()) if below.any() else len(steps) - 1  # none: rounding, of a walk begun anew
-        low, high = int(steps[place - 1]) if place else 0, int(steps[place])
+    low, steps = 0, 2 ** torch.arange(math.frexp(LAST_STEP)[1])
+    while (below := _chords(motion, steps) <= wanted).any():
+        place = int(below.int().argmax())
+        low, high = int(steps[place - 1]) if place else low, int(steps[place])
         if high - low == 1:
-            return float(done + high)
-        motion, done, steps = motion.later(low), done + low, _steps_up_to(high - low)
-        below = _chords(motion, steps) <= wanted
-
-
-def _steps_up_to(last: int) -> Tensor:
-    """Some steps from 1 to the last."""
-    return torch.linspace(1, last, STOPS, dtype=torch.float64).round().long().unique()
+            return float(high)
+        steps = low + torch.linspace(0, high - low, STOPS, dtype=torch.float64).round().long().unique()[1:]
+    return math.inf if low == 0 else float(steps[-1])  # none of a row whose end was below: rounding
 
 
 def _non_increasing(shape: Shape) -> bool | None:

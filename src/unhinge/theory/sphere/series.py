@@ -91,11 +91,12 @@ def small_steps_after(z: Tensor, c: Tensor, counts: Tensor) -> Tensor:
     r"""Coordinates after each number of steps with :math:`\alpha \le` `SMALL_STEP`, (2, K, n); none with b = 0."""
     tangent = half_tangent(*z)
     epsilon, factor = _end(z, c)
-    drop = counts[:, None] * torch.log1p(-epsilon) + _phase(epsilon, tangent)
+    all_terms = _terms(epsilon)
+    drop = counts[:, None] * torch.log1p(-epsilon) + _phase(epsilon, tangent, all_terms)
     now = tangent * torch.exp(drop)
-    for _ in range(_terms(epsilon) + 1):  # each round gains the factor epsilon
-        now = tangent * torch.exp(drop - _phase(epsilon, now))
-    norm = torch.hypot(*z) * torch.sqrt(factor / _factor(epsilon, now))
+    for terms in (*range(1, all_terms), all_terms, all_terms):  # each round gains the factor epsilon
+        now = tangent * torch.exp(drop - _phase(epsilon, now, terms))
+    norm = torch.hypot(*z) * torch.sqrt(factor / _factor(epsilon, now, all_terms))
     return norm * torch.stack(turned(now))
 
 
@@ -107,21 +108,21 @@ def end_factor(z: Tensor, c: Tensor) -> Tensor:
 def _end(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """The final alpha and F, each from the other."""
     tangent, alpha = half_tangent(*z), c / (z * z).sum(0)
-    factor = torch.ones_like(alpha)
-    for _ in range(_terms(alpha) + 1):
-        factor = _factor(alpha / factor, tangent)
+    factor, all_terms = torch.ones_like(alpha), _terms(alpha)
+    for terms in (*range(1, all_terms), all_terms, all_terms):
+        factor = _factor(alpha / factor, tangent, terms)
     return alpha / factor, factor
 
 
-def _factor(epsilon: Tensor, tangent: Tensor) -> Tensor:
+def _factor(epsilon: Tensor, tangent: Tensor, terms: int) -> Tensor:
     cos, sin = halves(tangent)
-    return 1 + 2 * sin**2 * _series(NORM, epsilon, cos**2 - sin**2)
+    return 1 + 2 * sin**2 * _series(NORM, epsilon, cos**2 - sin**2, terms)
 
 
-def _phase(epsilon: Tensor, tangent: Tensor) -> Tensor:
+def _phase(epsilon: Tensor, tangent: Tensor, terms: int) -> Tensor:
     cos, sin = halves(tangent)
-    logs = _series(LOGS, epsilon, torch.zeros((), dtype=torch.float64))
-    return _series(PHASE, epsilon, cos**2 - sin**2) + 2 * torch.log(cos) * logs
+    logs = _series(LOGS, epsilon, torch.zeros((), dtype=torch.float64), terms)
+    return _series(PHASE, epsilon, cos**2 - sin**2, terms) + 2 * torch.log(cos) * logs
 
 
 def _terms(epsilon: Tensor) -> int:
@@ -131,12 +132,12 @@ def _terms(epsilon: Tensor) -> int:
     return min(len(NORM), 1 + math.ceil(37 / -math.log(6 * largest)))
 
 
-def _series(table: Table, epsilon: Tensor, cos: Tensor) -> Tensor:
-    """Sum of epsilon^m P_m(cos) by Horner's rule in both."""
-    total = torch.zeros((), dtype=torch.float64)
-    for denominator, numerators in reversed(table[: _terms(epsilon)]):
-        inner = torch.zeros((), dtype=torch.float64)
-        for numerator in reversed(numerators):
+def _series(table: Table, epsilon: Tensor, cos: Tensor, terms: int) -> Tensor:
+    """Sum of the first terms epsilon^m P_m(cos) by Horner's rule in both."""
+    total = 0.0 * epsilon
+    for denominator, numerators in reversed(table[:terms]):
+        inner: Tensor | float = numerators[-1] / denominator
+        for numerator in reversed(numerators[:-1]):
             inner = inner * cos + numerator / denominator
         total = (total + inner) * epsilon
     return total
