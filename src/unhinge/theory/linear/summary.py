@@ -462,7 +462,8 @@ class _Totals:
         return self.sums.counts
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        lengths = features.new_empty(len(features))  # by rows: short sums, so that float32 rounding stays at its own level
+        # by rows: short sums, so that float32 rounding stays at its own level
+        lengths = features.new_empty(len(features))
         self.sums.add(features, labels, lengths)
         self.squares += lengths.double().square().sum().item()
 
