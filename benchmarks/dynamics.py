@@ -1,6 +1,6 @@
 r"""How fast and how exact the exact paths are, beside what one would use instead.
 
-    python benchmarks/dynamics.py [--quick] [--save FILE]
+    python benchmarks/dynamics.py [--quick] [--tables peers growth spectra streamed] [--save FILE]
 
 One run, threads pinned, peers measured beside us at the paper's size (p = 512, C = 100, N = 10): loss, norms and
 distance to the limit at 2,001 times up to 20,000 steps of size 0.1. The slow peers are measured on a part of the work
@@ -36,6 +36,7 @@ from unhinge import LayerPeeled, __version__, summarize
 torch.set_num_threads(THREADS)
 
 Row = tuple[str, ...]
+TABLES = ("peers", "growth", "spectra", "streamed")
 
 
 def best_of(function: Callable[[], object], repeats: int) -> float:
@@ -262,6 +263,7 @@ def table(title: str, header: Row, rows: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a smaller part of the slow peers")
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES, help="only these")
     parser.add_argument("--save", type=Path, help="also write the tables to this file")
     options = parser.parse_args()
     parts = [
@@ -273,29 +275,29 @@ def main() -> None:
         f"{platform.machine()}, {os.cpu_count()} cores, {THREADS} thread.",
         "",
     ]
-    sections = (
-        (
+    sections = {
+        "peers": (
             "The paper's size: loss, norms and distance at 2,001 times of 20,000 steps (p=512, C=100, N=10)",
             ("method", "time", "times slower than unhinge", "error of the final direction, in eps"),
             lambda: peers(options.quick),
         ),
-        (
+        "growth": (
             "How the cost grows: descent, 2,001 times",
             ("p", "C", "N", "solve (one pass over the features)", "ask loss, norms, distance"),
             growth,
         ),
-        (
+        "spectra": (
             "Long-tailed labels (imbalance 100): the modes, beside one dense SVD",
             ("C", "distinct counts", "LayerPeeled(labels, C)", "torch.linalg.svd of C x C"),
             spectra,
         ),
-        (
+        "streamed": (
             "Streamed features (p=2048, C=1000, float32): summarize beside a bare pass that sums the same batches",
             ("batches", "size", "bare pass", "summarize", "ratio"),
             lambda: streamed(options.quick),
         ),
-    )
-    for title, header, rows in sections:
+    }
+    for title, header, rows in (sections[name] for name in options.tables):
         text = table(title, header, rows())
         print(text, flush=True)
         parts.append(text)

@@ -128,7 +128,7 @@ def rows() -> list[Row]:
             stepped = not rescaled and len(steps) > 1
             here = path.motion.position(checked)  # at(checked) would hold every feature at every step
             along, across = here.norm[-1] * here.cos[-1], here.norm[-1] * here.sin[-1]
-            state = path.motion.planes.assemble(along, across, like=features)
+            state = path.motion.planes.assemble(along, across)
             error = ((state - expected).norm(dim=1).max() / expected.norm(dim=1).max()).item() / EPS
             angle = abs(path.angles(checked)[-1, 0].item() - true) / EPS
             seconds = best_of(3, lambda s=steps: ask(s))

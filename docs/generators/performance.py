@@ -9,7 +9,7 @@ from generators.pages import Pages
 
 __all__ = ["generate"]
 
-FIRST = ("dynamics", "many_classes", "glyphs", "training", "sklearn")
+FIRST = ("dynamics", "spherical", "kernel", "many_classes", "glyphs", "training", "sklearn", "streams")
 INTRODUCTION = """# Performance
 
 Each table comes from one run of one script. Other libraries are measured in the same run, and each section names the

@@ -183,7 +183,6 @@ def _files_of(path: str | Path | Sequence[str | Path]) -> tuple[list[str], pyarr
 def _expected(units: Sequence[Unit], features: str | Sequence[str], label: str, num_classes: int | None) -> Columns:
     """The columns, with the width of the first rows and the number of classes."""
     with needed_for("Parquet files"):
-        import pyarrow as pa
         import pyarrow.parquet as pq
     names = features if isinstance(features, str) else tuple(features)
     if not names:
@@ -200,7 +199,7 @@ def _expected(units: Sequence[Unit], features: str | Sequence[str], label: str, 
         listed = [names] if isinstance(names, str) else list(names)
         head = next(file.iter_batches(256, list(first.row_groups), listed))
         kind = file.schema_arrow.field(label).type
-        if num_classes is None and pa.types.is_nested(kind):
+        if num_classes is None and kind.num_fields:  # lists; is_nested of pyarrow 15 knows none of fixed size
             num_classes = width_of(label, next(file.iter_batches(256, list(first.row_groups), [label])))
     if num_classes is None:
         num_classes = _largest_label(units, label) + 1

@@ -210,7 +210,7 @@ def _numbers(values: pa.Array, name: str) -> Tensor:
     if values.null_count:
         return torch.from_numpy(values.to_numpy(zero_copy_only=False))
     if len(values) == 0:
-        return torch.from_numpy(np.empty(0, dtype=values.type.to_pandas_dtype()))
+        return torch.from_numpy(values.to_numpy(zero_copy_only=False).copy())
     return from_dlpack(values)
 
 

@@ -316,33 +316,43 @@ class _HardPass:
     RATIO = 30.0
 
     def __init__(self, like: Tensor, num_classes: int) -> None:
-        self.careful = _Deviations(like, num_classes)
-        self.plain = _Totals(like, num_classes)
+        self.like, self.num_classes = like[:0], num_classes
+        self.plain: _Totals | None = None  # both are made when they are first needed: each is a table of all classes
+        self.careful: _Deviations | None = None
         self.may_be_quick = self.quick = like.dtype == torch.float32 and like.device.type == "cpu"
         self.batches, self.next_look = 0, 1
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        known = self.careful.centers
+        known = self.like
         if features.dtype != known.dtype or features.shape[1] != known.shape[1]:
             raise ValueError(
                 f"all batches must have features of one dtype and width, got {features.dtype} of width "
                 f"{features.shape[1]} after {known.dtype} of width {known.shape[1]}."
             )
-        (self.plain if self.quick else self.careful).add(features, labels)
+        self._add(features, labels)
         self.batches += 1
         if self.may_be_quick and self.batches >= self.next_look:
             self.next_look *= 4  # a look costs as much as a batch: seldom
-            self.quick = self.plain.spread_out(self.RATIO) if self.quick else self.summary().spread_out(self.RATIO)
+            sums = self.plain if self.quick and self.plain else self.summary()
+            self.quick = sums.spread_out(self.RATIO)
             if self.batches == 1 and not self.quick:
-                self.plain = _Totals(features, len(self.careful.counts))
-                self.careful.add(features, labels)
-        if not math.isfinite(self.plain.squares):
+                self.plain = None
+                self._add(features, labels)
+        if self.plain and not math.isfinite(self.plain.squares):
             check_shape("features", features, (None, None))
             raise ValueError("the squared norm of the features overflows; divide features and weight by one factor.")
 
+    def _add(self, features: Tensor, labels: Tensor) -> None:
+        if self.quick:
+            self.plain = self.plain or _Totals(features, self.num_classes)
+            self.plain.add(features, labels)
+        else:
+            self.careful = self.careful or _Deviations(features, self.num_classes)
+            self.careful.add(features, labels)
+
     def summary(self) -> HardSummary:
-        parts = [part.summary() for part in (self.careful, self.plain) if bool(part.counts.any())]
-        return parts[0] + parts[1] if len(parts) == 2 else parts[0] if parts else self.plain.summary()
+        first, *others = [part.summary() for part in (self.careful, self.plain) if part]
+        return first + others[0] if others else first
 
 
 class _ClassSums:
@@ -354,6 +364,7 @@ class _ClassSums:
     """
 
     FEW, BLOCK = 32, 1 << 10
+    ROOM = 1 << 18  # numbers that are worked on at a time: a megabyte of float32, the second cache of a small core
 
     def __init__(self, like: Tensor, num_classes: int) -> None:
         dtype = torch.promote_types(like.dtype, torch.float32)
@@ -362,13 +373,18 @@ class _ClassSums:
         self.counts = torch.zeros(num_classes, dtype=torch.int64)
         self.waiting = torch.zeros(num_classes, dtype=torch.int64)  # rows in `recent`
 
-    def add(self, rows: Tensor, kinds: Tensor) -> None:
-        for some, labels in zip(rows.split(self.BLOCK), kinds.split(self.BLOCK), strict=True):
-            self._add_block(some, labels)
+    def add(self, rows: Tensor, kinds: Tensor, lengths: Tensor | None = None) -> None:
+        """Add the rows; their norms are written into `lengths` by the way, while they are in the cache."""
+        for start in range(0, len(rows), self.BLOCK):
+            block = slice(start, start + self.BLOCK)
+            some, labels = rows[block], kinds[block]
+            for part in parts_of(some, self.ROOM):
+                if lengths is not None:
+                    torch.linalg.vector_norm(some[part], dim=1, out=lengths[block][part])
+                self.recent.index_add_(0, labels[part], some[part])
+            self._count(labels.cpu())
 
-    def _add_block(self, rows: Tensor, kinds: Tensor) -> None:
-        self.recent.index_add_(0, kinds, rows)
-        kinds = kinds.cpu()
+    def _count(self, kinds: Tensor) -> None:
         ones = torch.ones_like(kinds)
         self.counts.index_add_(0, kinds, ones)
         if self.moved is self.recent:
@@ -377,15 +393,17 @@ class _ClassSums:
         full = self.waiting[kinds] > self.FEW  # nothing here has the length of the number of classes
         if bool(full.any()):
             chosen = kinds[full].unique()
-            place = chosen.to(self.recent.device)
-            self.moved.index_add_(0, chosen.to(self.moved.device), widened(self.recent[place]))
-            self.recent[place] = 0.0
-            self.waiting[chosen] = 0
+            self.waiting.index_fill_(0, chosen, 0)
+            for some in chosen.split(max(1, self.ROOM // max(1, self.recent.shape[1]))):
+                place = some.to(self.recent.device)
+                self.moved.index_add_(0, some.to(self.moved.device), widened(self.recent.index_select(0, place)))
+                self.recent.index_fill_(0, place, 0.0)
 
     def total(self) -> Tensor:
         """All sums, (C, p) float64."""
         if self.moved is not self.recent:
-            self.moved += self.recent.to(self.moved.device)
+            for part in parts_of(self.recent, self.ROOM):
+                self.moved[part] += self.recent[part].to(self.moved.device)
             self.recent.zero_()
             self.waiting.zero_()
         return self.moved
@@ -434,8 +452,6 @@ class _Deviations:
 class _Totals:
     """Sums of the features of each class as they are, and of all squares."""
 
-    ROOM = 1 << 20  # numbers of a block: four megabytes, summed while they are in the cache
-
     def __init__(self, like: Tensor, num_classes: int) -> None:
         self.sums = _ClassSums(like, num_classes)
         self.squares = 0.0
@@ -446,11 +462,10 @@ class _Totals:
         return self.sums.counts
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        for part in parts_of(features, self.ROOM):
-            rows = features[part]
-            # by rows: short sums, so that float32 rounding stays at its own level
-            self.squares += torch.linalg.vector_norm(rows, dim=1).double().square().sum().item()
-            self.sums.add(rows, labels[part])
+        # by rows: short sums, so that float32 rounding stays at its own level
+        lengths = features.new_empty(len(features))
+        self.sums.add(features, labels, lengths)
+        self.squares += lengths.double().square().sum().item()
 
     def spread_out(self, ratio: float) -> bool:
         """As that of the summary, without one."""

@@ -1,0 +1,59 @@
+"""The scripts that measure still run, at sizes of no interest; one of them had once been broken for weeks."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    for threads in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(threads, "1")  # the scripts set them; this puts them back
+    found = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    monkeypatch.setitem(sys.modules, found.name, module)  # dataclasses look their module up
+    found.loader.exec_module(module)
+    return module
+
+
+def test_the_sphere_agrees_with_its_rivals(monkeypatch):
+    spherical = script("spherical", monkeypatch)
+    for name, small in {"DIM": 64, "CLASSES": 8, "SIZE": 40, "STEPS": 40, "LOOPED": 4, "CHECKED": 20}.items():
+        monkeypatch.setattr(spherical, name, small)
+    rows = spherical.rows()
+    errors = [error for row in rows for error in (row.loop_error, row.exact_error) if error is not None]
+    assert len(errors) == 8
+    assert max(errors) < 1000  # eps
+    assert {row.motion for row in rows} == {"plain descent", "rescaled descent", "flow"}
+
+
+def test_the_kernel_agrees_with_its_rivals(monkeypatch):
+    kernel = script("kernel", monkeypatch)
+    assert kernel.example_row(40, 4, 3)["error"] < 1e-12
+    assert kernel.full_row(12, 3, 3)["error"] < 1e-12
+    assert kernel.network_row(64, count=20, dim=4, classes=4, steps=100)["error"] < 0.5
+
+
+def test_the_dynamics_agree_with_fifty_digits(monkeypatch):
+    dynamics = script("dynamics", monkeypatch)
+    case = dynamics.Case(dim=8, classes=4, per_class=2)
+    for kind in ("flow", "descent"):
+        assert float(dynamics.error_in_eps(case.state(50, kind), case.exact(50, kind))) < 64
+    assert float(dynamics.error_in_eps(dynamics.sgd(case, 50), case.exact(50, "descent"))) < 1000
+
+
+def test_parquet_files_are_read_and_summed(monkeypatch, tmp_path, capsys):
+    streams = script("streams", monkeypatch)
+    monkeypatch.setattr(
+        sys, "argv", ["streams.py", "--rows", "1600", "--width", "8", "--repeats", "1", "--folder", str(tmp_path)]
+    )
+    streams.main()  # it checks that every row was counted
+    assert capsys.readouterr().out.count("\n| ") == 4
