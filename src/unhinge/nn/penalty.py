@@ -3,6 +3,7 @@ r"""What the squared norm of the features costs, and the radius it asks for  [eq
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 from torch import Tensor
 
@@ -106,6 +107,8 @@ def penalty_strength(
 
 
 def check_strength(strength: float) -> None:
+    if not isinstance(strength, Real):
+        raise ValueError(f"strength must be a number, got {type(strength).__name__}.")
     if not 0 <= strength < math.inf:
         raise ValueError(f"strength must be finite and not negative, got {strength}.")
 
