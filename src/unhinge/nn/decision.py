@@ -128,7 +128,7 @@ def adjust_logits(logits: Tensor, prior: Tensor | Sequence[float], strength: flo
             :func:`unhinge.metrics.strength_curve`.
 
     Example:
-        >>> adjust_logits(torch.tensor([[1.0, 0.0]]), torch.tensor([0.9, 0.1])).argmax(1)
+        >>> adjust_logits(torch.tensor([[1.0, 0.0]]), prior=[0.9, 0.1]).argmax(1)
         tensor([1])
     """
     _check_logits("logits", logits)
@@ -154,7 +154,7 @@ def balanced_decision(
             zero would be enough to choose it. Where no posterior reaches the floor, all of them count.
 
     Example:
-        >>> balanced_decision(torch.tensor([[0.8, 0.2], [0.95, 0.05]]), torch.tensor([0.9, 0.1]))
+        >>> balanced_decision(torch.tensor([[0.8, 0.2], [0.95, 0.05]]), [0.9, 0.1])
         tensor([1, 0])
     """
     _check_logits("posterior", posterior)

@@ -82,7 +82,8 @@ def penalty_strength(
     Example:
         >>> round(penalty_strength(5.56, num_classes=10), 3)
         0.1
-        >>> round(penalty_strength(5.56, num_classes=10, reduction="sum", batch_size=100), 5)
+        >>> summed = penalty_strength(5.56, 10, reduction="sum", batch_size=100)
+        >>> round(summed, 5)
         0.001
     """
     check_penalty_reduction(reduction)

@@ -70,9 +70,12 @@ class LinearPath:
 
     Example:
         >>> from unhinge import LayerPeeled
-        >>> path = LayerPeeled([0, 0, 1, 1]).flow([[1.0, 0], [0, 1], [0, 2], [1, 3]], [[1.0, 0], [0, 1]], lr=0.1)
+        >>> path = LayerPeeled([0, 0, 1, 1]).flow(
+        ...     [[1.0, 0], [0, 1], [0, 2], [1, 3]], [[1.0, 0], [0, 1]], lr=0.1
+        ... )
         >>> path
-        LinearPath(flow, examples=4, classes=2, dim=2, growth=0.0707107, rate=-0.0707107)
+        LinearPath(flow, examples=4, classes=2, dim=2, growth=0.0707107,
+         rate=-0.0707107)
         >>> path.accuracy([0, 20])
         tensor([0.7500, 1.0000], dtype=torch.float64)
         >>> path.time_to(0.01)
