@@ -195,11 +195,11 @@ def test_another_loss_that_blows_up_is_not_given_the_advice_for_the_raw_one(tmp_
     ("arguments", "told"),
     [
         (["--loss", "crossentropy"], "loss must be one of ce, unhinged"),
-        (["--head", "etf"], "head must be one of linear, pal"),
+        (["--head", "etf"], "--head must be one of linear, pal"),
         (["--epochs", "0"], "epochs must be a whole number of at least 1"),
         (["--lr", "nan"], "lr must be a number"),
         (["--class-weight", "heavy"], "a number such as 0.5, or sqrt or balanced"),
-        (["--radius", "5"], "give feature_penalty"),
+        (["--radius", "5"], "give --feature-penalty"),
         (["--data", "cifar"], "did you mean cifar10"),
         (["--data", "folder:/nowhere"], "/nowhere"),
         (["--model", "resnet19"], "did you mean resnet18"),

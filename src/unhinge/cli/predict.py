@@ -89,7 +89,8 @@ def predict(
         )
         advice = recommend(prediction, distance=distance, lr=lr, batch=batch)
     except (ValueError, MemoryError) as error:
-        refuse(" ".join(str(error).split()) or "there is not enough memory for this file.")
+        told = " ".join(str(error).split()) or "there is not enough memory for this file."
+        refuse(told, "gamma", "lr", "feature_decay", "weight_decay", "distance")
     page = None
     if folder is not None:
         from unhinge.prediction.report import write_report

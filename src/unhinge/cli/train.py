@@ -279,7 +279,7 @@ def _recipe(given: JsonRecord, name: str | None, scale: str) -> Recipe:
             start = recipe_named(name, scale)
         return replace(start, **changes)
     except RecipeError as error:
-        refuse(str(error))
+        refuse(str(error), *(field.name for field in fields(Recipe)))
 
 
 def _power(text: str) -> float:
