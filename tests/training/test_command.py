@@ -174,8 +174,10 @@ def test_a_run_that_diverges_with_a_finite_loss_says_so_and_leaves_with_1():
 
 def test_an_evaluation_names_each_quantity_once_and_angles_in_degrees(trained):
     out, _ = trained
-    code, stdout, stderr = run("evaluate", out, "--ood", "digits")
+    code, stdout, stderr = run("evaluate", out, "--ood", "digits", "--prior", "counts")
     assert code == 0, stderr
+    assert stdout.count("accuracy, adjusted with strength 1 ") == 1
+    assert "accuracy, strength 1, many-shot classes" in stdout
     names = [line.strip("│ ").split("│")[0].strip() for line in stdout.splitlines() if line.startswith("│")]
     numbers = [name for name in names if name and "digits" not in name]
     assert len([name for name in numbers if "angle between" in name]) == 1

@@ -549,9 +549,19 @@ def _print_evaluation(evaluation: Evaluation) -> None:
     fitted = numbers["training"]
     reached = "yes" if fitted["interpolated"] else "no"
     table.add_row("accuracy on its training images", f"{fitted['accuracy']:.4f} (every class fitted: {reached})")
-    for tau, accuracy in (numbers["adjusted_accuracy"] or {}).items():
-        if tau != "0":
-            table.add_row(f"accuracy, prior^{tau} taken out", f"{accuracy:.4f}")
+    adjusted, by_strength = numbers.get("adjusted"), numbers["adjusted_accuracy"] or {}
+    for strength, accuracy in by_strength.items():
+        if strength != "0":
+            table.add_row(f"accuracy, adjusted with strength {strength}", f"{accuracy:.4f}")
+    if adjusted is not None:
+        strength = f"{adjusted['strength']:g}"
+        if strength not in by_strength:
+            table.add_row(f"accuracy, adjusted with strength {strength}", f"{adjusted['all']:.4f}")
+        for name in ("many", "medium", "few"):
+            if adjusted[name] == adjusted[name]:  # not NaN
+                table.add_row(f"accuracy, strength {strength}, {name}-shot classes", f"{adjusted[name]:.4f}")
+    elif "adjusted" in numbers:
+        table.add_row("accuracy, adjusted", "this loss gives no probabilities to adjust")
     table.add_row("calibration error (ECE)", f"{numbers['ece']:.4f}")
     table.add_row("class-wise ECE", f"{numbers['classwise_ece']:.4f}")
     table.add_row("mean feature norm", f"{numbers['feature_norm']:.4g}")
@@ -559,14 +569,6 @@ def _print_evaluation(evaluation: Evaluation) -> None:
         table.add_row(PROTOTYPES[name], f"{value:.4g}" + ("°" if "angle" in name else ""))
     for name, value in numbers["collapse"].items():
         table.add_row(COLLAPSE[name], f"{value:.4g}")
-    adjusted = numbers.get("adjusted")
-    if adjusted is not None:
-        for name in ("all", "many", "medium", "few"):
-            if adjusted[name] == adjusted[name]:  # not NaN
-                strength = f"adjusted decision (strength {adjusted['strength']:g})"
-                table.add_row(f"{strength}, {name}", f"{adjusted[name]:.4f}")
-    elif "adjusted" in numbers:
-        table.add_row("adjusted decision", "this loss gives no probabilities to adjust")
     console = Console()
     console.print(table)
     for note in numbers["notes"]:

@@ -88,10 +88,7 @@ def _course(prediction: Prediction) -> str:
     if peak > limit + 1e-12:  # more than the rounding of a share
         until = f" to step {math.ceil(last):,}" if last > first else ""
         kept = f"{'from' if until else 'at'} about step {math.ceil(first):,}{until}"
-        return (
-            f"{words} is {100 * peak:.1f} %, {kept}. In the limit it is {100 * limit:.1f} %. "
-            "Stop before it falls."
-        )
+        return f"{words} is {100 * peak:.1f} %, {kept}. In the limit it is {100 * limit:.1f} %. Stop before it falls."
     reached = "from now on" if first == 0 else f"from about step {math.ceil(first):,} on"
     return f"{words} is {100 * peak:.1f} %, {reached}. Longer training does not lower it."
 
