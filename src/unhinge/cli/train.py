@@ -438,7 +438,9 @@ def _write_results(run: Run) -> None:
     from unhinge.results.tables import as_markdown
     from unhinge.training.plots import draw_curves
 
-    title = f"{run.recipe.data}: {run.recipe.loss}, {run.recipe.head} head, seed {run.recipe.seed}"
+    recipe = run.recipe
+    tail = f" ({recipe.imbalance})" if recipe.imbalance else ""
+    title = f"{recipe.data}{tail}: {recipe.loss}, {recipe.head} head, seed {recipe.seed}"
     save(draw_curves(run.records, title), run.folder, "curves")
     write_atomically(run.folder / "log.md", (as_markdown(run.records) + "\n").encode())
     if run.stopped is None:
