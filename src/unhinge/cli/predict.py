@@ -22,7 +22,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "unhinge predict features.npz",
-            "unhinge predict features.npz --weight-decay 5e-4 --feature-decay 1e-5 --out prediction",
+            "unhinge predict features.npz --weight-decay 5e-4 --lr 0.05 --out prediction",
             "unhinge predict features.safetensors --json",
         )
     )(predict)
