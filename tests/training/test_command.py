@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import data_makers as make
 from unhinge.cli import app
 from unhinge.data.glyphs import font_faces
+from unhinge.extras import MissingExtra
 from unhinge.training import Recipe
 from unhinge.training.checkpoint import load_newest
 from unhinge.training.records import read_records
@@ -318,3 +319,10 @@ def test_fonts_of_ones_own_stand_in_the_recipe_with_their_checksums(tmp_path):
     assert code == 2
     assert "not the font file it was" in stderr
     assert run("train", "--data", "glyphs", "--fonts", tmp_path / "nowhere")[0] == 2
+
+
+def test_training_without_its_extra_names_it_before_the_first_epoch(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(MissingExtra, match=r'training needs safetensors.*"unhinge\[train\]"'):
+        run("train", *SMALL, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhinge.cli.output import examples, refuse, writable
+from unhinge.extras import needed_for
 from unhinge.results.json import JsonRecord, as_json, plain
 
 if TYPE_CHECKING:
@@ -212,6 +213,10 @@ def train(
     if dry_run:
         _print_plan(chosen, data_root, json)
         return
+    with needed_for("training", extra="train"):  # all at once, before the first epoch
+        import matplotlib  # noqa: F401
+        import safetensors  # noqa: F401
+        import sklearn  # noqa: F401
     folder = writable(folder)
     run = _fit(chosen, folder, data_root, json, save_every, devices, strategy, accelerator, precision)
     if run is None:  # not the process that writes
