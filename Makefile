@@ -22,7 +22,7 @@ help: ## Show this list
 	@echo "  JOBS=4             test processes ($(JOBS))"
 	@echo "  ARGS='-k flow'     more arguments for pytest, the benchmark or the demo"
 
-demo: setup ## Set up, test every claim of the paper, draw its numerical figures again, train a few networks, and write a report
+demo: setup ## Set up, test every claim of the paper, make its numerical figures, train a few networks, and write a report
 	@$(BIN)/unhinge verify --out $(DEMO)
 	@$(BIN)/unhinge reproduce numerical collapse beyond-long-tailed-steps --scale quick --out $(DEMO) $(ARGS)
 	@echo "The report: $(CURDIR)/$(DEMO)/report.html"

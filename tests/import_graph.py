@@ -48,7 +48,9 @@ def drawn_map(text: str) -> dict[str, int]:
     belong to the folder above them that is indented less.
 
     Example:
-        >>> drawn_map("src/unhinge/   the package\\n  nn/   parts\\n    a.py, b.py   two\\n    c.py\\n  cli.py\\n")
+        >>> drawn_map(
+        ...     "src/unhinge/   the package\\n  nn/   parts\\n    a.py, b.py   two\\n    c.py\\n  cli.py\\n"
+        ... )
         {'nn/a.py': 2, 'nn/b.py': 2, 'nn/c.py': 3, 'cli.py': 4}
     """
     places: dict[str, int] = {}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +41,16 @@ def test_a_public_definition_is_explained_by_an_example(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_public_method_says_what_it_answers(name):
     assert METHODS[name].__doc__
+
+
+SOURCES = sorted((Path(__file__).parents[1] / "src").rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: "/".join(file.parts[-2:]))
+def test_an_example_is_at_most_80_columns_wide(file):
+    """As the pages of the API show it: without the indentation of its docstring, with its prompts."""
+    texts = re.findall(r'r?"""(.*?)"""', file.read_text(encoding="utf-8"), re.DOTALL)
+    examples = [example for text in texts for example in doctest.DocTestParser().get_examples(text)]
+    typed = [f">>> {line}" for example in examples for line in example.source.splitlines()]
+    printed = [line for example in examples for line in example.want.splitlines()]
+    assert [line for line in typed + printed if len(line) > 80] == []

@@ -58,7 +58,8 @@ def needed_for(purpose: str, extra: str | None = None) -> Iterator[None]:
         >>> with needed_for("the explorer"):
         ...     raise ModuleNotFoundError("No module named 'dash'", name="dash")
         Traceback (most recent call last):
-        unhinge.extras.MissingExtra: the explorer needs dash, which is not installed: pip install "unhinge[web]"
+        unhinge.extras.MissingExtra: the explorer needs dash, which is not installed:
+         pip install "unhinge[web]"
     """
     try:
         yield

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from unhinge.nn import ETFHead, UnhingedLoss, class_weights, replace_head
+from unhinge.nn import ETFHead, FeatureNormPenalty, UnhingedLoss, class_weights, replace_head
+from unhinge.nn import functional as UF
 
 
 def network() -> nn.Module:
@@ -80,3 +81,33 @@ def test_other_weights_are_refused_in_our_words(weight, said):
 def test_logits_of_another_library_are_refused_in_our_words(logits):
     with pytest.raises(ValueError, match=r"logits must be a torch.Tensor, got (ndarray|list)"):
         UnhingedLoss()(logits, torch.tensor([0, 1]))
+
+
+ARRAY = np.ones((2, 3))
+NOT_TENSORS = {
+    "features": lambda: UF.unhinged_loss_from_features(ARRAY, torch.ones(3, 3), torch.tensor([0, 1])),
+    "weight": lambda: UF.unhinged_loss_from_features(torch.ones(2, 3), ARRAY, torch.tensor([0, 1])),
+    "logits": lambda: UF.posterior(ARRAY, 10.0),
+    "posterior": lambda: UF.balanced_decision(ARRAY, [1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", NOT_TENSORS)
+def test_what_is_no_tensor_is_named(name: str):
+    with pytest.raises(ValueError, match=f"{name} must be a torch.Tensor, got ndarray"):
+        NOT_TENSORS[name]()
+
+
+def test_counts_may_be_lists_and_arrays():
+    logits, counts = torch.tensor([[1.0, 0.0]]), [90, 10]
+    expected = UF.adjust_logits(logits, torch.tensor(counts))
+    assert torch.equal(UF.adjust_logits(logits, counts), expected)
+    assert torch.equal(UF.adjust_logits(logits, np.array(counts)), expected)
+    with pytest.raises(ValueError, match=r"prior must hold one number per class.*got dict"):
+        UF.adjust_logits(logits, {0: 90, 1: 10})
+
+
+@pytest.mark.parametrize("strength", ["strong", None, [1.0]])
+def test_a_strength_that_is_no_number_is_named(strength: object):
+    with pytest.raises(ValueError, match=f"strength must be a number, got {type(strength).__name__}"):
+        FeatureNormPenalty(strength)

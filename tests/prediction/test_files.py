@@ -56,18 +56,19 @@ BAD = {
     "no examples": ({"features": np.ones((0, 3)), "labels": np.zeros(0, int)}, "at least one example"),
     "too few labels": ({**GOOD, "labels": GOOD["labels"][:5]}, "labels must have shape (6,)"),
     "fractional labels": ({**GOOD, "labels": GOOD["labels"] * 1.5}, "whole numbers"),
-    "negative labels": ({**GOOD, "labels": GOOD["labels"] - 1}, "0 .. 1, got values from -1"),
+    "negative labels": ({**GOOD, "labels": GOOD["labels"] - 1}, "labels must be 0 or larger, got -1"),
     "labels out of range": ({**GOOD, "labels": GOOD["labels"] + 1}, "0 .. 1, got values from 1 to 2"),
     "huge labels": ({**GOOD, "labels": np.full(6, 2**63, np.uint64)}, "got values up to 9223372036854775808"),
     "too many classes": ({"features": np.ones((1, 1)), "labels": np.array([10**9])}, "classes"),
-    "an empty class": ({"features": np.ones((2, 3)), "labels": np.array([0, 2])}, "every class needs an example"),
+    "an empty class": ({"features": np.ones((2, 3)), "labels": np.array([0, 2])}, "Number the classes"),
     "one class": ({"features": np.ones((2, 3)), "labels": np.array([0, 0])}, "at least 2 classes"),
     "NaN": ({**GOOD, "features": np.full((6, 4), np.nan)}, "NaN"),
     "infinite weight": ({**GOOD, "weight": np.full((2, 4), np.inf)}, "weight holds NaN, infinite"),
     "huge values": ({**GOOD, "features": np.full((6, 4), 1e200)}, "huge"),
     "wrong width": ({**GOOD, "weight": np.ones((2, 3))}, "weight must be (C, 4)"),
     "wrong bias": ({**GOOD, "bias": np.ones(3)}, "bias must have 2 entries"),
-    "objects": ({**GOOD, "features": np.array([{}], dtype=object)}, "Python objects"),
+    "objects": ({**GOOD, "features": np.array([{}], dtype=object)}, "save it as numbers"),
+    "names as objects": ({**GOOD, "labels": np.array(["a", "b"], dtype=object)}, "or as text: labels.astype(str)"),
     "words": ({**GOOD, "features": np.array([["a"]])}, "real numbers"),
     "complex": ({**GOOD, "features": np.ones((6, 4), complex)}, "real numbers"),
 }
@@ -202,6 +203,8 @@ CSVS = {
     "named": "a,label,b\n1,cat,2\n3,dog,4\n5,dog,6\n",
     "without names": "1,2,0\n3,4,1\n5,6,1\n",
     "floats as labels": "x,y,target\n1,2,0.0\n3,4,1.0\n5,6,1.0\n",
+    "as spreadsheets write it": "\ufefflabel,x,y\n0,1,2\n1,3,4\n1,5,6\n",
+    "spaces after commas": "x, y, label\n1, 2, a\n3, 4, b\n5, 6, b\n",
 }
 
 
@@ -219,7 +222,10 @@ def test_a_csv_has_one_example_a_line(tmp_path: Path, name: str):
         ("", "is empty"),
         ("a,b\n1,2\n", "no column called label"),
         ("label,a\n0,1\n1\n", "row 2 has 1 columns"),
-        ("label,a\n0,1\n1,many\n", "features must be numbers"),
+        ("label,a\n0,1\n1,many\n", "row 2: features must be numbers, got 'many'"),
+        ("label,a\n0,\n1,2\n", "row 1: features must be numbers, got an empty cell"),
+        ("a;b;label\n1;2;0\n3;4;1\n", "one column.*separated by commas"),
+        ("label\n0\n1\n", "one column"),
     ],
 )
 def test_a_csv_that_cannot_be_used_says_why(tmp_path: Path, content: str, said: str):

@@ -270,6 +270,8 @@ def test_a_missing_head_is_zero_and_said_to_be():
     assert "head of zeros" in actual.setting.head
     assert actual.accuracy_now is None
     assert "nc3" not in actual.collapse_now
+    assert not any(said.startswith("Now ") for said in actual.findings)
+    assert any(said.startswith("Now ") for said in zero.findings)
 
 
 # ---- recommendation ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from unhinge import LayerPeeled, Spherical, cosine, summarize, warmup
 
 CASE = make_case([3, 2, 2], bias=True, gamma=0.3, feature_decay=0.01)
 PATHS = {
-    "flow": (lambda: CASE.flow(), "LinearPath(flow, examples=7, classes=3, dim=3, growth="),
+    "flow": (lambda: CASE.flow(), "LinearPath(flow, examples=7, classes=3, dim=3, growth=0.0298798, rate=-"),
     "descent": (lambda: CASE.descent(momentum=0.9), "LinearPath(descent, examples=7, classes=3, dim=3, growth="),
     "ending": (lambda: CASE.flow(lr=cosine(0.1, total=50)), "LinearPath(flow, examples=7, classes=3, dim=3)"),
     "unrelated": (

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import data_makers as make
 from unhinge.cli import app
 from unhinge.data.glyphs import font_faces
+from unhinge.extras import MissingExtra
 from unhinge.training import Recipe
 from unhinge.training.checkpoint import load_newest
 from unhinge.training.records import read_records
@@ -174,8 +175,10 @@ def test_a_run_that_diverges_with_a_finite_loss_says_so_and_leaves_with_1():
 
 def test_an_evaluation_names_each_quantity_once_and_angles_in_degrees(trained):
     out, _ = trained
-    code, stdout, stderr = run("evaluate", out, "--ood", "digits")
+    code, stdout, stderr = run("evaluate", out, "--ood", "digits", "--prior", "counts")
     assert code == 0, stderr
+    assert stdout.count("accuracy, adjusted with strength 1 ") == 1
+    assert "accuracy, strength 1, many-shot classes" in stdout
     names = [line.strip("│ ").split("│")[0].strip() for line in stdout.splitlines() if line.startswith("│")]
     numbers = [name for name in names if name and "digits" not in name]
     assert len([name for name in numbers if "angle between" in name]) == 1
@@ -195,11 +198,11 @@ def test_another_loss_that_blows_up_is_not_given_the_advice_for_the_raw_one(tmp_
     ("arguments", "told"),
     [
         (["--loss", "crossentropy"], "loss must be one of ce, unhinged"),
-        (["--head", "etf"], "head must be one of linear, pal"),
+        (["--head", "etf"], "--head must be one of linear, pal"),
         (["--epochs", "0"], "epochs must be a whole number of at least 1"),
         (["--lr", "nan"], "lr must be a number"),
         (["--class-weight", "heavy"], "a number such as 0.5, or sqrt or balanced"),
-        (["--radius", "5"], "give feature_penalty"),
+        (["--radius", "5"], "give --feature-penalty"),
         (["--data", "cifar"], "did you mean cifar10"),
         (["--data", "folder:/nowhere"], "/nowhere"),
         (["--model", "resnet19"], "did you mean resnet18"),
@@ -316,3 +319,10 @@ def test_fonts_of_ones_own_stand_in_the_recipe_with_their_checksums(tmp_path):
     assert code == 2
     assert "not the font file it was" in stderr
     assert run("train", "--data", "glyphs", "--fonts", tmp_path / "nowhere")[0] == 2
+
+
+def test_training_without_its_extra_names_it_before_the_first_epoch(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(MissingExtra, match=r'training needs safetensors.*"unhinge\[train\]"'):
+        run("train", *SMALL, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -92,7 +92,8 @@ def offered(command: str, parameter: str) -> list[str]:
 
     Example:
         >>> offered("train", "loss")
-        ['ce', 'unhinged', 'adjusted', 'hinge', 'mse', 'ldam', 'taylor_softmax', 'z', 'spherical_softmax']
+        ['ce', 'unhinged', 'adjusted', 'hinge', 'mse', 'ldam', 'taylor_softmax', 'z',
+         'spherical_softmax']
     """
     names = VALUES[command, parameter]
     return list(names() if callable(names) else names)

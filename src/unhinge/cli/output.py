@@ -18,12 +18,17 @@ def examples(*commands: str) -> str:
     return "\n".join(["Examples:", *(f"  [bold]{command}[/]" for command in commands)])
 
 
-def refuse(message: str) -> NoReturn:
+def refuse(message: str, *arguments: str) -> NoReturn:
     """Say what is wrong with an argument, without a stack trace, and leave with 2.
 
-    Readers of data sets call their folder `root=`; on the command line it is `--data-root`.
+    Python's `arguments` become options: the first word of the message, and anywhere a name of several words. Readers of
+    data sets call their folder `root=`; on the command line it is `--data-root`.
     """
-    typer.echo(f"unhinge: {message.replace('with root=', 'with --data-root')}", err=True)
+    message = message.replace("with root=", "with --data-root")
+    for name in arguments:
+        if message.startswith(f"{name} ") or "_" in name:
+            message = message.replace(name, f"--{name.replace('_', '-')}", 1)
+    typer.echo(f"unhinge: {message}", err=True)
     raise typer.Exit(2)
 
 

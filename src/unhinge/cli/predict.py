@@ -22,7 +22,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "unhinge predict features.npz",
-            "unhinge predict features.npz --weight-decay 5e-4 --feature-decay 1e-5 --out prediction",
+            "unhinge predict features.npz --weight-decay 5e-4 --lr 0.05 --out prediction",
             "unhinge predict features.safetensors --json",
         )
     )(predict)
@@ -89,7 +89,8 @@ def predict(
         )
         advice = recommend(prediction, distance=distance, lr=lr, batch=batch)
     except (ValueError, MemoryError) as error:
-        refuse(" ".join(str(error).split()) or "there is not enough memory for this file.")
+        told = " ".join(str(error).split()) or "there is not enough memory for this file."
+        refuse(told, "gamma", "lr", "feature_decay", "weight_decay", "distance")
     page = None
     if folder is not None:
         from unhinge.prediction.report import write_report

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhinge.cli.output import examples, refuse, writable
+from unhinge.extras import needed_for
 from unhinge.results.json import JsonRecord, as_json, plain
 
 if TYPE_CHECKING:
@@ -220,6 +221,10 @@ def train(
     if dry_run:
         _print_plan(chosen, data_root, json)
         return
+    with needed_for("training", extra="train"):  # all at once, before the first epoch
+        import matplotlib  # noqa: F401
+        import safetensors  # noqa: F401
+        import sklearn  # noqa: F401
     folder = writable(folder)
     run = _fit(chosen, folder, data_root, json, save_every, devices, strategy, accelerator, precision)
     if run is None:  # not the process that writes
@@ -287,7 +292,7 @@ def _recipe(given: JsonRecord, name: str | None, scale: str) -> Recipe:
             start = recipe_named(name, scale)
         return replace(start, **changes)
     except RecipeError as error:
-        refuse(str(error))
+        refuse(str(error), *(field.name for field in fields(Recipe)))
 
 
 def _power(text: str) -> float:
@@ -446,7 +451,9 @@ def _write_results(run: Run) -> None:
     from unhinge.results.tables import as_markdown
     from unhinge.training.plots import draw_curves
 
-    title = f"{run.recipe.data}: {run.recipe.loss}, {run.recipe.head} head, seed {run.recipe.seed}"
+    recipe = run.recipe
+    tail = f" ({recipe.imbalance})" if recipe.imbalance else ""
+    title = f"{recipe.data}{tail}: {recipe.loss}, {recipe.head} head, seed {recipe.seed}"
     save(draw_curves(run.records, title), run.folder, "curves")
     write_atomically(run.folder / "log.md", (as_markdown(run.records) + "\n").encode())
     if run.stopped is None:
@@ -557,9 +564,19 @@ def _print_evaluation(evaluation: Evaluation) -> None:
     fitted = numbers["training"]
     reached = "yes" if fitted["interpolated"] else "no"
     table.add_row("accuracy on its training images", f"{fitted['accuracy']:.4f} (every class fitted: {reached})")
-    for tau, accuracy in (numbers["adjusted_accuracy"] or {}).items():
-        if tau != "0":
-            table.add_row(f"accuracy, prior^{tau} taken out", f"{accuracy:.4f}")
+    adjusted, by_strength = numbers.get("adjusted"), numbers["adjusted_accuracy"] or {}
+    for strength, accuracy in by_strength.items():
+        if strength != "0":
+            table.add_row(f"accuracy, adjusted with strength {strength}", f"{accuracy:.4f}")
+    if adjusted is not None:
+        strength = f"{adjusted['strength']:g}"
+        if strength not in by_strength:
+            table.add_row(f"accuracy, adjusted with strength {strength}", f"{adjusted['all']:.4f}")
+        for name in ("many", "medium", "few"):
+            if adjusted[name] == adjusted[name]:  # not NaN
+                table.add_row(f"accuracy, strength {strength}, {name}-shot classes", f"{adjusted[name]:.4f}")
+    elif "adjusted" in numbers:
+        table.add_row("accuracy, adjusted", "this loss gives no probabilities to adjust")
     table.add_row("calibration error (ECE)", f"{numbers['ece']:.4f}")
     table.add_row("class-wise ECE", f"{numbers['classwise_ece']:.4f}")
     table.add_row("mean feature norm", f"{numbers['feature_norm']:.4g}")
@@ -567,14 +584,6 @@ def _print_evaluation(evaluation: Evaluation) -> None:
         table.add_row(PROTOTYPES[name], f"{value:.4g}" + ("°" if "angle" in name else ""))
     for name, value in numbers["collapse"].items():
         table.add_row(COLLAPSE[name], f"{value:.4g}")
-    adjusted = numbers.get("adjusted")
-    if adjusted is not None:
-        for name in ("all", "many", "medium", "few"):
-            if adjusted[name] == adjusted[name]:  # not NaN
-                strength = f"adjusted decision (strength {adjusted['strength']:g})"
-                table.add_row(f"{strength}, {name}", f"{adjusted[name]:.4f}")
-    elif "adjusted" in numbers:
-        table.add_row("adjusted decision", "this loss gives no probabilities to adjust")
     console = Console()
     console.print(table)
     for note in numbers["notes"]:

@@ -35,8 +35,10 @@ def num_batches(images: ImageSet, batch_size: int, *, drop_last: bool = False) -
 
     Example:
         >>> from unhinge.data import load
-        >>> num_batches(load("digits").training, 128), num_batches(load("digits").training, 128, drop_last=True)
-        (12, 11)
+        >>> num_batches(load("digits").training, 128)
+        12
+        >>> num_batches(load("digits").training, 128, drop_last=True)
+        11
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")

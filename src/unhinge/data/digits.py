@@ -19,7 +19,7 @@ def digits(*, train: bool = True) -> Splits:
         >>> len(splits.training), len(splits.test), splits.test.images.amax().item()
         (1438, 359, 16)
     """
-    with needed_for("the digits"):
+    with needed_for("the data set digits"):
         from sklearn.datasets import load_digits  # a second to import, and only here
 
     content = load_digits()

@@ -22,7 +22,13 @@ class ImageSet:
 
     Example:
         >>> pixels = torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1)
-        >>> pair = ImageSet(pixels, torch.tensor([0, 1]), ("black", "white"), mean=(0.5,), std=(0.25,))
+        >>> pair = ImageSet(
+        ...     pixels,
+        ...     torch.tensor([0, 1]),
+        ...     ("black", "white"),
+        ...     mean=(0.5,),
+        ...     std=(0.25,),
+        ... )
         >>> pair.normalize(pair.images).flatten()
         tensor([-2.,  2.])
     """
@@ -150,8 +156,9 @@ def shrink(images: ImageSet, factor: int) -> ImageSet:
     """Each `factor` by `factor` block of pixels replaced by its mean: 32 pixels become 16.
 
     Example:
-        >>> block = torch.tensor([[0, 100], [100, 200]], dtype=torch.uint8).reshape(1, 1, 2, 2)
-        >>> shrink(ImageSet(block, torch.tensor([0]), ("a",), (0.5,), (0.5,)), factor=2).images
+        >>> block = torch.tensor([[[[0, 100], [100, 200]]]], dtype=torch.uint8)
+        >>> image = ImageSet(block, torch.tensor([0]), ("a",), (0.5,), (0.5,))
+        >>> shrink(image, factor=2).images
         tensor([[[[100]]]], dtype=torch.uint8)
     """
     height, width = images.images.shape[2:]

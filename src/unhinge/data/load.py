@@ -73,7 +73,8 @@ def load(
         >>> load("cifar")
         Traceback (most recent call last):
         ...
-        ValueError: there is no data set 'cifar'; did you mean cifar10? There are digits, patches, glyphs, ...
+        ValueError: there is no data set 'cifar'; did you mean cifar10? There are
+         digits, patches, glyphs, ...
     """
     check_policy(checksum)
     below = Path(os.environ.get("UNHINGE_DATA", "data") if root is None else root).expanduser()

@@ -21,7 +21,7 @@ def patches(*, train: bool = True) -> Splits:
         >>> patches().test.images.shape
         torch.Size([972, 1, 8, 8])
     """
-    with needed_for("the patches"):
+    with needed_for("the data set patches"):
         from sklearn.datasets import load_sample_images
 
     parts, labels = [], []

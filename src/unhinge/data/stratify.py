@@ -16,7 +16,9 @@ def stratified_split(labels: Tensor, share: float, seed: int) -> tuple[Tensor, T
     A class of one goes to the first part.
 
     Example:
-        >>> first, second = stratified_split(torch.tensor([0, 1] * 5), share=0.2, seed=0)
+        >>> first, second = stratified_split(
+        ...     torch.tensor([0, 1] * 5), share=0.2, seed=0
+        ... )
         >>> len(first), sorted((second % 2).tolist())
         (8, [0, 1])
     """

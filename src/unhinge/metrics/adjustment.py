@@ -24,7 +24,12 @@ class StrengthCurve:
     r"""Accuracy over :math:`K` strengths of the adjustment, of one set of examples; made by :func:`strength_curve`.
 
     Example:
-        >>> curve = strength_curve([[2.0, 0.0], [2.0, 1.5]], [0, 1], prior=[3, 1], strengths=[0.0, 0.5, 1.0])
+        >>> curve = strength_curve(
+        ...     [[2.0, 0.0], [2.0, 1.5]],
+        ...     [0, 1],
+        ...     prior=[3, 1],
+        ...     strengths=[0.0, 0.5, 1.0],
+        ... )
         >>> curve.balanced_accuracy, curve.best
         (tensor([0.5000, 1.0000, 1.0000], dtype=torch.float64), 0.5)
     """
@@ -68,7 +73,9 @@ def strength_curve(
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0], [2.0, 1.0], [2.0, 1.5], [2.0, 1.9]])
-        >>> curve = strength_curve(logits, [0, 0, 1, 1], prior=[3, 1], strengths=[0.0, 0.5, 2.0])
+        >>> curve = strength_curve(
+        ...     logits, [0, 0, 1, 1], prior=[3, 1], strengths=[0.0, 0.5, 2.0]
+        ... )
         >>> curve.balanced_accuracy.tolist(), curve.best
         ([0.5, 1.0, 0.5], 0.5)
     """

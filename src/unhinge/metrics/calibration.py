@@ -33,12 +33,15 @@ class Reliability:
     :math:`(B,)`, or :math:`(C, B)` where each class has bins of its own.
 
     Example:
-        >>> p, y = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]]), torch.tensor([0, 1, 1])
+        >>> p = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]])
+        >>> y = torch.tensor([0, 1, 1])
         >>> whole = Reliability.empty(bins=5)
         >>> for rows, labels in zip(p.split(2), y.split(2)):
         ...     whole = whole + reliability(rows, labels, bins=5)
-        >>> whole.counts.tolist(), round(whole.error, 4) == round(expected_calibration_error(p, y, bins=5), 4)
-        ([0, 0, 0, 2, 1], True)
+        >>> whole.counts.tolist()
+        [0, 0, 0, 2, 1]
+        >>> round(whole.error, 4) == round(expected_calibration_error(p, y, bins=5), 4)
+        True
     """
 
     counts: Tensor  # (*, B) int64, predictions in each bin
@@ -113,7 +116,11 @@ def reliability(probabilities: Numbers, target: Labels, bins: int = 15) -> Relia
         bins: The number :math:`B` of bins.
 
     Example:
-        >>> binned = reliability(torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.4, 0.6]]), torch.tensor([0, 0, 0]), bins=2)
+        >>> binned = reliability(
+        ...     torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.4, 0.6]]),
+        ...     torch.tensor([0, 0, 0]),
+        ...     bins=2,
+        ... )
         >>> binned.counts.tolist(), binned.hits.tolist(), round(binned.error, 4)
         ([0, 3], [0, 2], 0.0667)
     """
@@ -132,7 +139,9 @@ def classwise_reliability(probabilities: Numbers, target: Labels, bins: int = 15
         bins: The number of bins :math:`B`.
 
     Example:
-        >>> bins = classwise_reliability([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]], [0, 1, 1], bins=2)
+        >>> bins = classwise_reliability(
+        ...     [[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]], [0, 1, 1], bins=2
+        ... )
         >>> bins.counts.tolist(), bins.hits.tolist()
         ([[1, 2], [2, 1]], [[0, 1], [1, 1]])
     """
@@ -155,8 +164,10 @@ def expected_calibration_error(probabilities: Numbers, target: Labels, bins: int
 
     Example:
         >>> p = torch.tensor([[0.75, 0.25], [0.75, 0.25], [0.25, 0.75], [0.25, 0.75]])
-        >>> expected_calibration_error(p, torch.tensor([0, 0, 1, 0])), expected_calibration_error(p, [0, 0, 1, 1])
-        (0.0, 0.25)
+        >>> expected_calibration_error(p, torch.tensor([0, 0, 1, 0]))
+        0.0
+        >>> expected_calibration_error(p, [0, 0, 1, 1])
+        0.25
     """
     return reliability(probabilities, target, bins).error
 
@@ -173,7 +184,9 @@ def classwise_calibration_error(probabilities: Numbers, target: Labels, bins: in
         bins: The number of bins, of equal width.
 
     Example:
-        >>> classwise_calibration_error(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([0, 1]))
+        >>> classwise_calibration_error(
+        ...     torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([0, 1])
+        ... )
         0.0
     """
     return classwise_reliability(probabilities, target, bins).error

@@ -46,7 +46,8 @@ class CollapseSummary:
     Example:
         >>> x, y = torch.randn(12, 3), torch.arange(12) % 4
         >>> whole = CollapseSummary.of(x, y, num_classes=4)
-        >>> parts = CollapseSummary.of(x[:5], y[:5], 4) + CollapseSummary.of(x[5:], y[5:], 4)
+        >>> first = CollapseSummary.of(x[:5], y[:5], 4)
+        >>> parts = first + CollapseSummary.of(x[5:], y[5:], 4)
         >>> torch.allclose(whole.measures()["nc1"], parts.measures()["nc1"])
         True
     """
@@ -278,8 +279,12 @@ def neural_collapse(
 
     Example:
         >>> frame = torch.eye(3) - 1 / 3
-        >>> measures = neural_collapse(5 * frame.repeat(4, 1), frame, torch.arange(3).repeat(4))
-        >>> zeros = [value.item() for key, value in measures.items() if key.startswith("nc")]
+        >>> measures = neural_collapse(
+        ...     5 * frame.repeat(4, 1), frame, torch.arange(3).repeat(4)
+        ... )
+        >>> zeros = [
+        ...     value.item() for key, value in measures.items() if key.startswith("nc")
+        ... ]
         >>> max(zeros) < 1e-6, round(measures["alignment"].item(), 6)
         (True, 1.0)
     """

@@ -36,8 +36,14 @@ def ood_scores(logits: Numbers, features: Numbers | None = None, temperature: fl
         examples is stranger.
 
     Example:
-        >>> scores = ood_scores(torch.tensor([[2.0, 0.0], [0.1, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
-        >>> {name: [round(x, 3) for x in score.tolist()] for name, score in scores.items()}
+        >>> scores = ood_scores(
+        ...     torch.tensor([[2.0, 0.0], [0.1, 0.0]]),
+        ...     torch.tensor([[3.0, 4.0], [0.0, 1.0]]),
+        ... )
+        >>> {
+        ...     name: [round(x, 3) for x in score.tolist()]
+        ...     for name, score in scores.items()
+        ... }
         {'softmax': [2.0, 0.1], 'energy': [2.127, 0.744], 'norm': [5.0, 1.0]}
     """
     if not temperature > 0:

@@ -34,7 +34,11 @@ def reliability_diagram(bins: Reliability, axes: Axes | None = None, title: str 
 
     Example:
         >>> from unhinge.metrics import reliability
-        >>> axes = reliability_diagram(reliability(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 0])))
+        >>> axes = reliability_diagram(
+        ...     reliability(
+        ...         torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 0])
+        ...     )
+        ... )
         >>> axes.get_xlabel()
         'confidence'
     """
@@ -86,7 +90,9 @@ def score_histogram(
         The axes.
 
     Example:
-        >>> score_histogram(torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0])).get_title(loc="left")
+        >>> score_histogram(
+        ...     torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0])
+        ... ).get_title(loc="left")
         'FPR95 0.00 %, AUROC 100.00 %'
     """
     numbers = ood_metrics(id_scores, ood_scores)
@@ -118,7 +124,12 @@ def strength_plot(curve: StrengthCurve, axes: Axes | None = None, title: str | N
 
     Example:
         >>> from unhinge.metrics import strength_curve
-        >>> curve = strength_curve([[2.0, 0.0], [2.0, 1.5]], [0, 1], prior=[3, 1], strengths=[0.0, 0.5, 1.0])
+        >>> curve = strength_curve(
+        ...     [[2.0, 0.0], [2.0, 1.5]],
+        ...     [0, 1],
+        ...     prior=[3, 1],
+        ...     strengths=[0.0, 0.5, 1.0],
+        ... )
         >>> strength_plot(curve).get_xlabel()
         'strength of the adjustment'
     """

@@ -3,16 +3,18 @@
 >>> import torch
 >>> from torch import nn
 >>> from unhinge.monitor import Monitor
->>> model, loss_fn = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), nn.CrossEntropyLoss()
+>>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+>>> loss_fn = nn.CrossEntropyLoss()
 >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 >>> batches = [(torch.randn(12, 8), torch.arange(12) % 3) for _ in range(2)]
+>>> # a flat dict of floats, for any logger
 >>> with Monitor(model, loss=loss_fn, lr=0.1) as monitor:
 ...     for epoch in range(2):
 ...         for images, labels in batches:
 ...             optimizer.zero_grad()
 ...             loss_fn(model(images), labels).backward()
 ...             optimizer.step()
-...         numbers = monitor.compute()  # a flat dict of floats, for any logger
+...         numbers = monitor.compute()
 >>> numbers["examples"], sorted(numbers)[-2:]
 (24.0, ['weight_norm_ratio', 'weight_norm_rms'])
 

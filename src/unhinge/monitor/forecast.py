@@ -58,8 +58,12 @@ def forecast(measured: Measured, setting: Setting, lr: float, fixed: bool) -> Fo
         >>> import torch
         >>> from unhinge.prediction import measure_arrays
         >>> frame = torch.eye(3, dtype=torch.float64)
-        >>> measured = measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, weight=frame)
-        >>> outlook = forecast(measured, Setting(None, 0.0, 0.0, 0.1), lr=0.1, fixed=False)
+        >>> measured = measure_arrays(
+        ...     frame.repeat(4, 1), torch.arange(12) % 3, weight=frame
+        ... )
+        >>> outlook = forecast(
+        ...     measured, Setting(None, 0.0, 0.0, 0.1), lr=0.1, fixed=False
+        ... )
         >>> outlook.numbers["critical_decay"], outlook.numbers["limit_accuracy"]
         (0.25, 1.0)
     """

@@ -61,8 +61,12 @@ class Monitor:
         >>> logits = model(torch.randn(12, 8))
         >>> monitor.update(torch.arange(12) % 3)
         >>> numbers = monitor.compute()
-        >>> numbers["theory/imbalance"], 0 < numbers["nc1"], numbers["theory/limit_rank"]
-        (1.0, True, 2.0)
+        >>> numbers["theory/imbalance"]
+        1.0
+        >>> 0 < numbers["nc1"]
+        True
+        >>> numbers["theory/limit_rank"]
+        2.0
         >>> monitor.detach()
     """
 

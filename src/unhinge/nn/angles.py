@@ -25,7 +25,8 @@ def smallest_angle(rows: Tensor) -> Tensor:
             stand at right angles to all others.
 
     Example:
-        >>> smallest_angle(torch.tensor([[1.0, 0.0], [0.0, 3.0], [-1.0, 0.0]])) * 180 / torch.pi
+        >>> rows = torch.tensor([[1.0, 0.0], [0.0, 3.0], [-1.0, 0.0]])
+        >>> smallest_angle(rows) * 180 / torch.pi
         tensor(90.)
         >>> smallest_angle(torch.tensor([[1.0, 0.0], [1.0, 1e-9]], dtype=torch.float64))
         tensor(1.0000e-09, dtype=torch.float64)

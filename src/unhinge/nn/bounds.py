@@ -43,10 +43,15 @@ def angle_bound(num_classes: int, dim: int) -> Bound:
         dim: :math:`p`, their dimension.
 
     Example:
-        >>> [round(math.degrees(angle_bound(c, 3).angle), 2) for c in (2, 3, 4, 5, 6, 12, 1000)]
+        >>> [
+        ...     round(math.degrees(angle_bound(c, 3).angle), 2)
+        ...     for c in (2, 3, 4, 5, 6, 12, 1000)
+        ... ]
         [180.0, 120.0, 109.47, 90.0, 90.0, 63.43, 6.9]
-        >>> angle_bound(196_560, 24).name, round(math.degrees(angle_bound(196_560, 24).angle), 6)
-        ('Levenshtein', 60.0)
+        >>> angle_bound(196_560, 24).name
+        'Levenshtein'
+        >>> round(math.degrees(angle_bound(196_560, 24).angle), 6)
+        60.0
     """
     classes = check_num_classes(num_classes)
     check_dim(dim)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 __all__ = [
     "as_class_weight",
+    "as_tensor",
     "check_class_weight",
     "check_features",
     "check_gamma",
@@ -106,18 +107,24 @@ def check_smoothing(label_smoothing: float) -> None:
         raise ValueError(f"label_smoothing must lie between 0 and 1, got {label_smoothing}.")
 
 
+def as_tensor(name: str, value: object) -> Tensor:
+    """The value itself: losses do not convert, since a copy made at every step would be easy to overlook."""
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"{name} must be a torch.Tensor, got {type(value).__name__}. Convert: torch.as_tensor({name})."
+        )
+    return value
+
+
 def is_soft(target: object) -> bool:
     """Whether the targets are probabilities; otherwise they are class indices."""
-    if not isinstance(target, Tensor):
-        raise ValueError(
-            f"target must be a torch.Tensor, got {type(target).__name__}. Convert it: torch.as_tensor(target)."
-        )
+    target = as_tensor("target", target)
     if target.is_complex() or target.dtype == torch.bool:
         raise ValueError(f"target must hold class indices (integers) or probabilities (floats), got {target.dtype}.")
     return target.is_floating_point()
 
 
-def as_class_weight(weight: object, name: str = "weight") -> Tensor | None:
+def as_class_weight(weight: object, name: str = "weight", dtype: torch.dtype | None = None) -> Tensor | None:
     """The weights of a module: a tensor as it is, numbers in a list or an array as a tensor; an error for the rest."""
     if weight is None or isinstance(weight, Tensor):
         return weight
@@ -127,7 +134,7 @@ def as_class_weight(weight: object, name: str = "weight") -> Tensor | None:
             "class_weights(counts, power=1) for the inverse frequencies."
         )
     try:
-        return torch.as_tensor(weight, dtype=torch.get_default_dtype())
+        return torch.as_tensor(weight, dtype=dtype or torch.get_default_dtype())
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(
             f"{name} must hold one number per class, in a tensor, a list or an array, got {type(weight).__name__}. "
@@ -150,11 +157,7 @@ def class_axis(logits: Tensor, target: Tensor, weight: Tensor | None, dim: int |
     Up to two axes there is no choice: the last. With more, axis 1 as in ``nn.CrossEntropyLoss`` where the shapes of
     target and weight allow it, and the last axis where only that fits. `dim` decides by hand.
     """
-    if not isinstance(logits, Tensor):
-        raise ValueError(
-            f"logits must be a torch.Tensor, got {type(logits).__name__}. Convert them: torch.as_tensor(logits)."
-        )
-    if logits.ndim == 0:
+    if as_tensor("logits", logits).ndim == 0:
         raise ValueError("logits must have an axis of classes, got a tensor without axes.")
     if not logits.is_floating_point():
         raise ValueError(f"logits must have a floating dtype, got {logits.dtype}.")
@@ -189,6 +192,7 @@ def check_features(features: Tensor, weight: Tensor, target: Tensor, **rows: Ten
 
     Returns whether the targets are probabilities.
     """
+    features, weight = as_tensor("features", features), as_tensor("weight", weight)
     if features.ndim == 0 or weight.ndim != 2 or features.shape[-1] != weight.shape[1]:
         raise ValueError(
             "features and weight must be rows of one length, shapes (..., p) and (C, p), "

@@ -13,11 +13,13 @@ cross-entropy head (:func:`adjust_logits`), multiplicatively where the logits th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unhinge.nn.contract import as_class_weight, as_tensor
 from unhinge.nn.precision import widened
 
 __all__ = ["adjust_logits", "balanced_decision", "centered_logits", "posterior"]
@@ -113,7 +115,7 @@ def posterior(logits: Tensor, radius: float, class_weight: Tensor | None = None)
     return torch.where(total > 0, positive / torch.where(total > 0, total, 1), 1 / classes)
 
 
-def adjust_logits(logits: Tensor, prior: Tensor, strength: float = 1.0) -> Tensor:
+def adjust_logits(logits: Tensor, prior: Tensor | Sequence[float], strength: float = 1.0) -> Tensor:
     r"""Logits of a balanced world, :math:`z_c - \tau\log\pi_c` (Menon et al., 2021)  [eq: adjusted-logits].
 
     For heads trained with cross-entropy, where :math:`z` is :math:`\log P(c\,|\,x)` up to a constant: the largest
@@ -126,7 +128,7 @@ def adjust_logits(logits: Tensor, prior: Tensor, strength: float = 1.0) -> Tenso
             :func:`unhinge.metrics.strength_curve`.
 
     Example:
-        >>> adjust_logits(torch.tensor([[1.0, 0.0]]), torch.tensor([0.9, 0.1])).argmax(1)
+        >>> adjust_logits(torch.tensor([[1.0, 0.0]]), prior=[0.9, 0.1]).argmax(1)
         tensor([1])
     """
     _check_logits("logits", logits)
@@ -135,7 +137,9 @@ def adjust_logits(logits: Tensor, prior: Tensor, strength: float = 1.0) -> Tenso
     return logits - strength * frequencies.log().to(logits.dtype)
 
 
-def balanced_decision(posterior: Tensor, prior: Tensor, strength: float = 1.0, floor: float = 0.0) -> Tensor:
+def balanced_decision(
+    posterior: Tensor, prior: Tensor | Sequence[float], strength: float = 1.0, floor: float = 0.0
+) -> Tensor:
     r"""The class :math:`\arg\max_c \hat P_c / \pi_c^{\tau}`, shape :math:`(*)`  [eq: balanced-decision].
 
     For the probabilities of :func:`posterior`: with :math:`\tau = 1` the decision that is right equally often for all
@@ -150,7 +154,7 @@ def balanced_decision(posterior: Tensor, prior: Tensor, strength: float = 1.0, f
             zero would be enough to choose it. Where no posterior reaches the floor, all of them count.
 
     Example:
-        >>> balanced_decision(torch.tensor([[0.8, 0.2], [0.95, 0.05]]), torch.tensor([0.9, 0.1]))
+        >>> balanced_decision(torch.tensor([[0.8, 0.2], [0.95, 0.05]]), [0.9, 0.1])
         tensor([1, 0])
     """
     _check_logits("posterior", posterior)
@@ -165,7 +169,7 @@ def balanced_decision(posterior: Tensor, prior: Tensor, strength: float = 1.0, f
 
 
 def _check_logits(name: str, value: Tensor) -> None:
-    if value.ndim == 0 or not value.is_floating_point():
+    if as_tensor(name, value).ndim == 0 or not value.is_floating_point():
         raise ValueError(
             f"{name} must be a floating tensor of shape (..., C), got {tuple(value.shape)} of {value.dtype}."
         )
@@ -176,18 +180,19 @@ def _check_exponent(name: str, value: float) -> None:
         raise ValueError(f"{name} must be a finite number, got {value}. 1 is the full adjustment, 0 is none.")
 
 
-def _frequencies(prior: Tensor, like: Tensor) -> Tensor:
+def _frequencies(prior: Tensor | Sequence[float], like: Tensor) -> Tensor:
     """The prior in float64, summing to 1."""
     wide = _per_class("prior", prior, like, "torch.bincount(labels)")
     return wide / wide.sum()
 
 
-def _per_class(name: str, value: Tensor, like: Tensor, maker: str) -> Tensor:
+def _per_class(name: str, numbers: object, like: Tensor, maker: str) -> Tensor:
     """Positive numbers, one for each class, in float64."""
-    if value.shape != like.shape[-1:]:
+    value = as_class_weight(numbers, name, torch.float64)
+    if value is None or value.shape != like.shape[-1:]:
+        came = None if value is None else tuple(value.shape)
         raise ValueError(
-            f"{name} must have shape ({like.shape[-1]},), one number per class, got {tuple(value.shape)}. "
-            f"{maker} makes one."
+            f"{name} must have shape ({like.shape[-1]},), one number per class, got {came}. {maker} makes one."
         )
     wide = value.detach().to(like.device, torch.float64)
     if not bool(((wide > 0) & wide.isfinite()).all()):

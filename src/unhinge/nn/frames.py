@@ -63,8 +63,14 @@ def simplex_etf(
         The frame, shape :math:`(C, p)`.
 
     Example:
-        >>> frame = simplex_etf(4, 3, torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> torch.allclose(frame @ frame.T, torch.eye(4, dtype=torch.float64) * 4 / 3 - 1 / 3, atol=1e-15)
+        >>> frame = simplex_etf(
+        ...     4, 3, torch.Generator().manual_seed(0), dtype=torch.float64
+        ... )
+        >>> torch.allclose(
+        ...     frame @ frame.T,
+        ...     torch.eye(4, dtype=torch.float64) * 4 / 3 - 1 / 3,
+        ...     atol=1e-15,
+        ... )
         True
     """
     classes = check_num_classes(num_classes)
@@ -126,9 +132,12 @@ def prototypes(
         The prototypes, shape :math:`(C, p)`, alone or with their report.
 
     Example:
-        >>> weight, separation = prototypes(12, 3, torch.Generator().manual_seed(0), report=True)
+        >>> weight, separation = prototypes(
+        ...     12, 3, torch.Generator().manual_seed(0), report=True
+        ... )
         >>> print(separation)  # the icosahedron
-        12 prototypes of dimension 3, optimized: smallest angle 63.43°, 100.0% of the bound 63.43° (Levenshtein)
+        12 prototypes of dimension 3, optimized: smallest angle 63.43°, 100.0% of the
+         bound 63.43° (Levenshtein)
     """
     classes = check_num_classes(num_classes)
     check_dim(dim)
@@ -184,7 +193,9 @@ def separation(weight: Tensor, method: str = "given") -> Separation:
         method: How they were made, for the report.
 
     Example:
-        >>> separation(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -2.0]])).ratio
+        >>> separation(
+        ...     torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -2.0]])
+        ... ).ratio
         1.0
     """
     if weight.ndim != 2:

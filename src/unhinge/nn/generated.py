@@ -50,7 +50,11 @@ class GeneratedPrototypes:
         >>> from unhinge.nn import functional as UF
         >>> features, target = torch.randn(2, 64), torch.tensor([3, 999_999_999])
         >>> loss = UF.unhinged_loss_from_features(
-        ...     features, frame.rows(target), torch.arange(2), gamma=frame.gamma, weight_sum=frame.weight_sum
+        ...     features,
+        ...     frame.rows(target),
+        ...     torch.arange(2),
+        ...     gamma=frame.gamma,
+        ...     weight_sum=frame.weight_sum,
         ... )
     """
 
@@ -142,7 +146,9 @@ def philox(counter: Words, key: int) -> Words:
     The arithmetic is on whole numbers only, so the bits are the same everywhere.
 
     Example:
-        >>> [f"{word:08x}" for word in philox(np.zeros(4, dtype=np.uint64), 0)]  # the authors' test vector
+        >>> [
+        ...     f"{word:08x}" for word in philox(np.zeros(4, dtype=np.uint64), 0)
+        ... ]  # the authors' test vector
         ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
     """
     low = np.uint64(0xFFFFFFFF)

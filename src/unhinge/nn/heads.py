@@ -44,8 +44,12 @@ class ETFHead(nn.Module):
 
     Example:
         >>> head = ETFHead(16, 10, generator=torch.Generator().manual_seed(0))
-        >>> head(torch.randn(4, 16)).shape, [name for name, _ in head.named_parameters()], list(head.state_dict())
-        (torch.Size([4, 10]), [], ['weight'])
+        >>> head(torch.randn(4, 16)).shape
+        torch.Size([4, 10])
+        >>> [name for name, _ in head.named_parameters()]
+        []
+        >>> list(head.state_dict())
+        ['weight']
         >>> head.weight_sum.norm()
         tensor(0.)
     """

@@ -55,7 +55,12 @@ def ldam_loss(
 
     Example:
         >>> import torch
-        >>> ldam_loss(torch.tensor([[0.5, 0.0]]), torch.tensor([0]), torch.tensor([0.5, 0.5]), scale=1.0)
+        >>> ldam_loss(
+        ...     torch.tensor([[0.5, 0.0]]),
+        ...     torch.tensor([0]),
+        ...     torch.tensor([0.5, 0.5]),
+        ...     scale=1.0,
+        ... )
         tensor(0.6931)
     """
     check_reduction(reduction)
@@ -86,7 +91,8 @@ class LDAMLoss(nn.Module):
     Example:
         >>> import torch
         >>> from unhinge.nn import ETFHead
-        >>> head, loss = ETFHead(8, 3, normalize=True), LDAMLoss(torch.tensor([500, 50, 5]))
+        >>> head = ETFHead(8, 3, normalize=True)
+        >>> loss = LDAMLoss(torch.tensor([500, 50, 5]))
         >>> loss(head(torch.randn(6, 8)), torch.arange(6) % 3).ndim
         0
     """

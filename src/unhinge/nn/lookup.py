@@ -16,7 +16,12 @@ def true_logit(logits: Tensor, labels: Tensor, axis: int, ignore_index: int) -> 
 
     Example:
         >>> import torch
-        >>> true_logit(torch.tensor([[3.0, 1.0], [2.0, 5.0]]), torch.tensor([0, -100]), axis=1, ignore_index=-100)
+        >>> true_logit(
+        ...     torch.tensor([[3.0, 1.0], [2.0, 5.0]]),
+        ...     torch.tensor([0, -100]),
+        ...     axis=1,
+        ...     ignore_index=-100,
+        ... )
         tensor([3., -0.])
     """
     shape = labels.shape

@@ -274,7 +274,8 @@ class TaylorSoftmaxLoss(_ClassLoss):
 
     Example:
         >>> import torch
-        >>> TaylorSoftmaxLoss()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))  # -log(5/6)
+        >>> # -log(5/6)
+        >>> TaylorSoftmaxLoss()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
         tensor(0.1823)
     """
 
@@ -309,7 +310,8 @@ class SphericalSoftmaxLoss(_ClassLoss):
 
     Example:
         >>> import torch
-        >>> SphericalSoftmaxLoss()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))  # -log(5/6)
+        >>> # -log(5/6)
+        >>> SphericalSoftmaxLoss()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
         tensor(0.1823)
     """
 
@@ -349,7 +351,8 @@ class ZLoss(_ClassLoss):
 
     Example:
         >>> import torch
-        >>> ZLoss(slope=1.0, offset=1.0)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))  # u = 1
+        >>> # u = 1
+        >>> ZLoss(slope=1.0, offset=1.0)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
         tensor(0.6931)
     """
 

@@ -62,7 +62,8 @@ def adjusted_margin_loss(
 
     Example:
         >>> weight = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-        >>> features = torch.tensor([[-2.0, 0.0]], requires_grad=True)  # exactly opposite to its prototype
+        >>> # exactly opposite to its prototype
+        >>> features = torch.tensor([[-2.0, 0.0]], requires_grad=True)
         >>> loss = adjusted_margin_loss(features, weight, torch.tensor([0]))
         >>> loss.backward()
         >>> loss.item(), features.grad

@@ -3,6 +3,7 @@ r"""What the squared norm of the features costs, and the radius it asks for  [eq
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 from torch import Tensor
 
@@ -81,7 +82,8 @@ def penalty_strength(
     Example:
         >>> round(penalty_strength(5.56, num_classes=10), 3)
         0.1
-        >>> round(penalty_strength(5.56, num_classes=10, reduction="sum", batch_size=100), 5)
+        >>> summed = penalty_strength(5.56, 10, reduction="sum", batch_size=100)
+        >>> round(summed, 5)
         0.001
     """
     check_penalty_reduction(reduction)
@@ -106,6 +108,8 @@ def penalty_strength(
 
 
 def check_strength(strength: float) -> None:
+    if not isinstance(strength, Real):
+        raise ValueError(f"strength must be a number, got {type(strength).__name__}.")
     if not 0 <= strength < math.inf:
         raise ValueError(f"strength must be finite and not negative, got {strength}.")
 

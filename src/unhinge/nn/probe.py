@@ -57,7 +57,8 @@ def find_head(
     Example:
         >>> from unhinge.nn import ETFHead
         >>> find_head(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), ETFHead(3, 2)))
-        ETFHead(in_features=3, out_features=2, normalize=False, scale=1, trainable=False)
+        ETFHead(in_features=3, out_features=2, normalize=False, scale=1,
+         trainable=False)
     """
     model = _unwrapped(model)
     with undisturbed(model):

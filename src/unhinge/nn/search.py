@@ -72,7 +72,11 @@ def nearest_prototype(
             on the CPU and nothing has more digits than the float32 that faiss compares in.
 
     Example:
-        >>> nearest_prototype(torch.tensor([[2.0, 1.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]), k=2)
+        >>> nearest_prototype(
+        ...     torch.tensor([[2.0, 1.0]]),
+        ...     torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]),
+        ...     k=2,
+        ... )
         Nearest(scores=tensor([[2., 2.]]), classes=tensor([[1, 2]]))
     """
     classes, dim = weight.shape

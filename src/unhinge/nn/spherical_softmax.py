@@ -19,7 +19,10 @@ def spherical_softmax_rule(
     r"""The loss from three numbers, :math:`\log(R + C\varepsilon) - \log(z_y^2 + \varepsilon)`; the sum is not needed.
 
     Example:
-        >>> spherical_softmax_rule(torch.tensor(2.0), torch.tensor(2.0), torch.tensor(4.0), 2)  # logits 2 and 0
+        >>> # logits 2 and 0
+        >>> spherical_softmax_rule(
+        ...     torch.tensor(2.0), torch.tensor(2.0), torch.tensor(4.0), 2
+        ... )
         tensor(0.1823)
     """
     return torch.log(squares.clamp_min(0) + num_classes * epsilon) - torch.log(own.square() + epsilon)
@@ -51,7 +54,8 @@ def spherical_softmax_loss(
         weight, ignore_index, reduction, label_smoothing, dim: As in :func:`~unhinge.nn.functional.unhinged_loss`.
 
     Example:
-        >>> spherical_softmax_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))  # -log(5/6)
+        >>> # -log(5/6)
+        >>> spherical_softmax_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
         tensor(0.1823)
     """
     check_offset_of_squares(epsilon)

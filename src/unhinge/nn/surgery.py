@@ -51,13 +51,16 @@ def replace_head(
 
     Example:
         >>> from unhinge.nn.heads import ETFHead
-        >>> network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Flatten(), nn.Linear(16, 10))
+        >>> network = nn.Sequential(
+        ...     nn.Linear(8, 16), nn.ReLU(), nn.Flatten(), nn.Linear(16, 10)
+        ... )
         >>> replace_head(network, ETFHead, remove_last_relu=True)
         Sequential(
           (0): Linear(in_features=8, out_features=16, bias=True)
           (1): Identity()
           (2): Flatten(start_dim=1, end_dim=-1)
-          (3): ETFHead(in_features=16, out_features=10, normalize=False, scale=1, trainable=False)
+          (3): ETFHead(in_features=16, out_features=10, normalize=False, scale=1,
+           trainable=False)
         )
     """
     old = find_head(model, name, inputs=inputs, argument="name")

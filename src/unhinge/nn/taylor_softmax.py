@@ -14,7 +14,10 @@ def taylor_softmax_rule(own: Tensor, total: Tensor, squares: Tensor, num_classes
     r"""The loss from three numbers, :math:`\log(C + S + R/2) - \log(1 + z_y + z_y^2/2)`.
 
     Example:
-        >>> taylor_softmax_rule(torch.tensor(2.0), torch.tensor(2.0), torch.tensor(4.0), 2)  # logits 2 and 0
+        >>> # logits 2 and 0
+        >>> taylor_softmax_rule(
+        ...     torch.tensor(2.0), torch.tensor(2.0), torch.tensor(4.0), 2
+        ... )
         tensor(0.1823)
     """
     # 1 + z + z^2/2 = ((1 + z)^2 + 1) / 2, which never cancels; its sum over the classes is at least C / 2.
@@ -48,7 +51,8 @@ def taylor_softmax_loss(
         weight, ignore_index, reduction, label_smoothing, dim: As in :func:`~unhinge.nn.functional.unhinged_loss`.
 
     Example:
-        >>> taylor_softmax_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))  # -log(5/6)
+        >>> # -log(5/6)
+        >>> taylor_softmax_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
         tensor(0.1823)
     """
     return loss_from_logits(

@@ -47,7 +47,9 @@ def loss_from_logits(
 
     Example:
         >>> squared = lambda own, total, squares, num_classes: squares - 2 * own + 1
-        >>> loss_from_logits(squared, torch.tensor([[3.0, 1.0, 1.0]]), torch.tensor([0]))
+        >>> loss_from_logits(
+        ...     squared, torch.tensor([[3.0, 1.0, 1.0]]), torch.tensor([0])
+        ... )
         tensor(6.)
     """
     check_reduction(reduction)

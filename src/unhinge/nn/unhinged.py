@@ -79,7 +79,9 @@ def unhinged_loss(
     Example:
         >>> unhinged_loss(torch.tensor([[3.0, 1.0, 1.0]]), torch.tensor([0]))
         tensor(-2.)
-        >>> unhinged_loss(torch.tensor([[3.0, 1.0, 1.0]]), torch.tensor([[0.0, 0.5, 0.5]]))
+        >>> unhinged_loss(
+        ...     torch.tensor([[3.0, 1.0, 1.0]]), torch.tensor([[0.0, 0.5, 0.5]])
+        ... )
         tensor(1.)
     """
     check_reduction(reduction)
@@ -162,8 +164,11 @@ def unhinged_loss_from_features(
             once. It is trusted as `weight_sum` is, and takes its place.
 
     Example:
-        >>> features, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
-        >>> unhinged_loss_from_features(features, weight, torch.tensor([1]), weight_sum=weight.sum(0))
+        >>> features = torch.tensor([[1.0, 2.0]])
+        >>> weight = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+        >>> unhinged_loss_from_features(
+        ...     features, weight, torch.tensor([1]), weight_sum=weight.sum(0)
+        ... )
         tensor(-3.)
         >>> unhinged_loss(features @ weight.T, torch.tensor([1]))
         tensor(-3.)

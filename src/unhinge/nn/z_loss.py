@@ -26,7 +26,15 @@ def z_rule(
     r"""The loss from three numbers, with :math:`\mu = S/C` and :math:`\varsigma^2 = R/C - \mu^2`.
 
     Example:
-        >>> z_rule(torch.tensor(2.0), torch.tensor(2.0), torch.tensor(4.0), 2, slope=1.0, offset=1.0)  # u = 1
+        >>> # u = 1
+        >>> z_rule(
+        ...     torch.tensor(2.0),
+        ...     torch.tensor(2.0),
+        ...     torch.tensor(4.0),
+        ...     2,
+        ...     slope=1.0,
+        ...     offset=1.0,
+        ... )
         tensor(0.6931)
     """
     mean = total / num_classes
@@ -63,7 +71,8 @@ def z_loss(
         weight, ignore_index, reduction, label_smoothing, dim: As in :func:`~unhinge.nn.functional.unhinged_loss`.
 
     Example:
-        >>> z_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), slope=1.0, offset=1.0)  # u = 1
+        >>> # u = 1
+        >>> z_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]), slope=1.0, offset=1.0)
         tensor(0.6931)
     """
     check_z(slope, offset)

@@ -11,9 +11,12 @@ Neither library needs to be installed.
 >>> import torch
 >>> from torch import nn
 >>> from unhinge.ood import ScoreDetector, ScorePostprocessor
->>> model, images = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).eval(), torch.randn(5, 8)
+>>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+>>> images = torch.randn(5, 8)
 >>> outlier = ScoreDetector(model, "norm")(images)
->>> predicted, confidence = ScorePostprocessor(score="norm").postprocess(model, images)
+>>> predicted, confidence = ScorePostprocessor(score="norm").postprocess(
+...     model, images
+... )
 >>> torch.equal(outlier, -confidence)
 True
 """

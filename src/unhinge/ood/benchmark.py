@@ -77,8 +77,11 @@ def detections(
 
     Example:
         >>> g = torch.Generator().manual_seed(0)
-        >>> inside, outside = torch.randn(200, generator=g) + 2, torch.randn(100, generator=g)
-        >>> rows = detections({"norm": inside}, {"svhn": {"norm": outside}}, resamples=50)
+        >>> inside = torch.randn(200, generator=g) + 2
+        >>> outside = torch.randn(100, generator=g)
+        >>> rows = detections(
+        ...     {"norm": inside}, {"svhn": {"norm": outside}}, resamples=50
+        ... )
         >>> [(row.data, round(row.measures["auroc"], 2)) for row in rows]
         [('svhn', 0.93), ('far', 0.93)]
         >>> low, high = rows[0].intervals["auroc"]
@@ -129,9 +132,15 @@ def openood_records(table: list[Detection], accuracy: float) -> list[dict[str, o
     than a hundredth where scores do not tie.
 
     Example:
-        >>> rows = detections({"norm": torch.tensor([2.0, 3.0])}, {"svhn": {"norm": torch.tensor([1.0])}}, resamples=2)
-        >>> openood_records(rows, accuracy=0.95)[1]["dataset"], list(openood_records(rows, 0.95)[0])
-        ('farood', ['postprocessor', 'dataset', 'FPR@95', 'AUROC', 'AUPR_IN', 'AUPR_OUT', 'ACC'])
+        >>> rows = detections(
+        ...     {"norm": torch.tensor([2.0, 3.0])},
+        ...     {"svhn": {"norm": torch.tensor([1.0])}},
+        ...     resamples=2,
+        ... )
+        >>> openood_records(rows, accuracy=0.95)[1]["dataset"]
+        'farood'
+        >>> list(openood_records(rows, 0.95)[0])
+        ['postprocessor', 'dataset', 'FPR@95', 'AUROC', 'AUPR_IN', 'AUPR_OUT', 'ACC']
     """
     return [
         {

@@ -80,7 +80,8 @@ class CollapseDetector:
         >>> weight, target = torch.eye(3, 8), torch.arange(60) % 3
         >>> known = 5 * weight[target] + torch.randn(60, 8, generator=g)
         >>> detector = CollapseDetector.fit(known, target, weight)
-        >>> scores, unknown = detector.scores(known), detector.scores(torch.randn(60, 8, generator=g))
+        >>> scores = detector.scores(known)
+        >>> unknown = detector.scores(torch.randn(60, 8, generator=g))
         >>> list(scores)
         ['softmax', 'energy', 'norm', 'mahalanobis', 'neco', 'nci', 'fdbd', 'vim']
         >>> all(scores[name].mean() > unknown[name].mean() for name in scores)
@@ -154,7 +155,9 @@ class CollapseDetector:
 
         Example:
             >>> x, y, weight = torch.randn(30, 4), torch.arange(30) % 3, torch.randn(3, 4)
-            >>> streamed = CollapseDetector.from_batches(lambda: zip(x.split(7), y.split(7)), weight)
+            >>> streamed = CollapseDetector.from_batches(
+            ...     lambda: zip(x.split(7), y.split(7)), weight
+            ... )
             >>> whole = CollapseDetector.fit(x, y, weight)
             >>> torch.allclose(streamed.scores(x)["vim"], whole.scores(x)["vim"])
             True

@@ -40,7 +40,13 @@ def compare_scores(runs: Sequence[tuple[str, int, Sequence[Mapping[str, object]]
 
     Example:
         >>> def rows(energy):
-        ...     norm = {"score": "norm", "data": "svhn", "auroc": 0.7, "aupr_in": 0.6, "fpr95": 0.5}
+        ...     norm = {
+        ...         "score": "norm",
+        ...         "data": "svhn",
+        ...         "auroc": 0.7,
+        ...         "aupr_in": 0.6,
+        ...         "fpr95": 0.5,
+        ...     }
         ...     return [norm, norm | {"score": "energy", "auroc": energy}]
         >>> table = compare_scores([("PAL", 0, rows(0.8)), ("PAL", 1, rows(0.9))])
         >>> [(row.score, round(row.mean("auroc"), 2), row.seeds) for row in table]
@@ -83,7 +89,13 @@ def comparison_markdown(table: Sequence[Compared]) -> str:
     """Methods as rows, scores as columns: the AUROC in percent on each set, the best of a row in bold.
 
     Example:
-        >>> row = Compared("PAL", "svhn", "norm", (0,), {"auroc": (0.75,), "aupr_in": (0.5,), "fpr95": (0.5,)})
+        >>> row = Compared(
+        ...     "PAL",
+        ...     "svhn",
+        ...     "norm",
+        ...     (0,),
+        ...     {"auroc": (0.75,), "aupr_in": (0.5,), "fpr95": (0.5,)},
+        ... )
         >>> print(comparison_markdown([row]))
         | method | seeds | unknown | norm |
         |---|---|---|---|

@@ -29,7 +29,11 @@ def draw_scores(known: Mapping[str, Tensor], unknown: Mapping[str, Mapping[str, 
 
     Example:
         >>> import torch
-        >>> figure = draw_scores({"norm": torch.randn(50) + 3}, {"svhn": {"norm": torch.randn(40)}}, "a run")
+        >>> figure = draw_scores(
+        ...     {"norm": torch.randn(50) + 3},
+        ...     {"svhn": {"norm": torch.randn(40)}},
+        ...     "a run",
+        ... )
         >>> [axis.get_xlabel() for axis in figure.axes]
         ['norm']
     """

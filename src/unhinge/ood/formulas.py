@@ -57,7 +57,11 @@ def mahalanobis_score(features: Tensor, class_means: Tensor, whitening: Tensor) 
             degenerate, this is its pseudo-inverse: directions without any variance count for nothing.
 
     Example:
-        >>> mahalanobis_score(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.eye(2))
+        >>> mahalanobis_score(
+        ...     torch.tensor([[1.0, 2.0]]),
+        ...     torch.tensor([[0.0, 0.0], [1.0, 0.0]]),
+        ...     torch.eye(2),
+        ... )
         tensor([-4.])
     """
     # From a point amid the class means, so that the squares cancel least.
@@ -82,7 +86,9 @@ def neco_score(features: Tensor, basis: Tensor) -> Tensor:
             the training features, or the span of a fixed simplex head.
 
     Example:
-        >>> neco_score(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0], [0.0]]))
+        >>> neco_score(
+        ...     torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0], [0.0]])
+        ... )
         tensor([0.6000, 0.0000])
     """
     return torch.linalg.vector_norm(unit_rows(features) @ basis, dim=1)
@@ -129,7 +135,9 @@ def fdbd_score(
 
     Example:
         >>> h, eye = torch.tensor([[2.0, 0.0]]), torch.eye(2)
-        >>> fdbd_score(h, h @ eye, torch.tensor([[0.0, 2**0.5], [2**0.5, 0.0]]), torch.zeros(2))
+        >>> fdbd_score(
+        ...     h, h @ eye, torch.tensor([[0.0, 2**0.5], [2**0.5, 0.0]]), torch.zeros(2)
+        ... )
         tensor([0.7071])
     """
     top, place = logits.max(1, keepdim=True)
@@ -155,7 +163,13 @@ def vim_score(features: Tensor, logits: Tensor, origin: Tensor, residual_basis: 
 
     Example:
         >>> h = torch.tensor([[1.0, 3.0]])
-        >>> vim_score(h, torch.zeros(1, 2), torch.zeros(2), torch.tensor([[0.0], [1.0]]), scale=0.5)
+        >>> vim_score(
+        ...     h,
+        ...     torch.zeros(1, 2),
+        ...     torch.zeros(2),
+        ...     torch.tensor([[0.0], [1.0]]),
+        ...     scale=0.5,
+        ... )
         tensor([-0.8069])
     """
     return energy_score(logits) - scale * torch.linalg.vector_norm((features - origin) @ residual_basis, dim=1)

@@ -43,8 +43,13 @@ class ScorePostprocessor(BorrowedBases):
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).eval()
-        >>> loader = [{"data": torch.randn(5, 4), "label": torch.tensor([0, 1, 0, 1, 1])} for _ in range(2)]
-        >>> predicted, confidence, label = ScorePostprocessor(score="energy").inference(net, loader, progress=False)
+        >>> loader = [
+        ...     {"data": torch.randn(5, 4), "label": torch.tensor([0, 1, 0, 1, 1])}
+        ...     for _ in range(2)
+        ... ]
+        >>> predicted, confidence, label = ScorePostprocessor(score="energy").inference(
+        ...     net, loader, progress=False
+        ... )
         >>> predicted.shape, confidence.shape, label.tolist()
         ((10,), (10,), [0, 1, 0, 1, 1, 0, 1, 0, 1, 1])
     """

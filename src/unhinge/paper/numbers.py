@@ -67,8 +67,14 @@ def find_float(name: str) -> PrintedFloat | None:
     """The figure or table that a printed number or a label names, however it is written; None for another name.
 
     Example:
-        >>> find_float("Figure 3").ids, find_float("fig3").name, find_float("Tab. 2").label, find_float("pal-toy").name
-        (('ood-penalty-cifar10', 'ood-penalty-cifar100'), 'Figure 3', 'tab:lt-cifar', 'Figure 15')
+        >>> find_float("Figure 3").ids
+        ('ood-penalty-cifar10', 'ood-penalty-cifar100')
+        >>> find_float("fig3").name
+        'Figure 3'
+        >>> find_float("Tab. 2").label
+        'tab:lt-cifar'
+        >>> find_float("pal-toy").name
+        'Figure 15'
     """
     written = re.fullmatch(r"(fig|tab)(?:ure|le|s)?\.?[\s_-]*(\d+)", name.strip(), re.IGNORECASE)
     if written:

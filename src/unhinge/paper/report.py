@@ -29,7 +29,7 @@ span.holds, span.fails { white-space: nowrap; }
 _KEY = "; ".join(f"<b>{symbol}</b> {meaning}" for symbol, meaning in SYMBOLS.items())
 INTRODUCTION = f"""<p>The paper <i>On the Dynamics Under the Unhinged Loss and Beyond</i> (Zhou et al., JMLR 2023) says
 what training does to the last layer of a classifier. Its loss is linear in the logits, so the whole training can be
-computed exactly. This page tests the claims of the paper one by one, draws its figures again, and lists its errata. In
+computed exactly. This page tests the claims of the paper one by one, makes its figures, and lists its errata. In
 the figures, lines are computed in closed form and markers are simulated with <code>torch.optim.SGD</code>.</p>
 <details class="key" open><summary>What the symbols mean</summary><p class="small">{_KEY}; <b>N</b> the number of
 examples of each class, if all classes have the same number; <b>p</b> the dimension of the features; <b>b</b> the

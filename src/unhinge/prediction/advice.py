@@ -63,7 +63,9 @@ def recommend(
         >>> import torch
         >>> from unhinge.prediction import measure_arrays
         >>> frame = torch.eye(3, dtype=torch.float64)
-        >>> measured = measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, weight=2 * frame)
+        >>> measured = measure_arrays(
+        ...     frame.repeat(4, 1), torch.arange(12) % 3, weight=2 * frame
+        ... )
         >>> advice = recommend(measured, distance=0.01)
         >>> advice.gamma, advice.weight_decay, advice.lr, advice.steps
         (0.5, 0.25, 2.0, 7)

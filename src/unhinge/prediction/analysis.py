@@ -156,9 +156,15 @@ def predict(
     Example:
         >>> from unhinge.prediction import measure_arrays
         >>> frame = torch.eye(3, dtype=torch.float64)
-        >>> prediction = predict(measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, weight=frame))
-        >>> prediction.outcome, round(prediction.critical_decay, 4), prediction.limit_accuracy
-        ('diverges', 0.25, 1.0)
+        >>> prediction = predict(
+        ...     measure_arrays(frame.repeat(4, 1), torch.arange(12) % 3, weight=frame)
+        ... )
+        >>> prediction.outcome
+        'diverges'
+        >>> round(prediction.critical_decay, 4)
+        0.25
+        >>> prediction.limit_accuracy
+        1.0
     """
     measured = as_measured(source, loader, head=head, nc4=nc4)
     if not 0 < distance < 2:

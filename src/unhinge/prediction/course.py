@@ -52,7 +52,14 @@ def course_of(
     Example:
         >>> from unhinge.prediction.measured import measure_arrays
         >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.2], [0.0, 1.0], [0.1, 1.0]])
-        >>> course_of(measure_arrays(features, torch.tensor([0, 0, 1, 1])), 1.0, 0.0, 0.0, 0.1, 100.0).peak
+        >>> course_of(
+        ...     measure_arrays(features, torch.tensor([0, 0, 1, 1])),
+        ...     1.0,
+        ...     0.0,
+        ...     0.0,
+        ...     0.1,
+        ...     100.0,
+        ... ).peak
         1.0
     """
     classes = measured.num_classes

@@ -68,8 +68,12 @@ def cure_for(counts: Numbers, gamma: float | None = None, lr: float = 0.1) -> Cu
 
     Example:
         >>> cure = cure_for([100, 10, 1])
-        >>> cure.imbalance, [round(weight, 2) for weight in cure.class_weight], cure.strength_with_weights
-        (100.0, [0.78, 2.48, 7.84], 0.5)
+        >>> cure.imbalance
+        100.0
+        >>> [round(weight, 2) for weight in cure.class_weight]
+        [0.78, 2.48, 7.84]
+        >>> cure.strength_with_weights
+        0.5
         >>> cure_for([5, 5]).class_weight is None
         True
     """

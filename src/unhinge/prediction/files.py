@@ -133,13 +133,18 @@ def _npy(archive: zipfile.ZipFile, name: str, key: str) -> np.ndarray:
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(raw)
     if dtype.hasobject:
-        raise FileError(f"{key} holds Python objects, which are not read; save it as numbers.")
+        raise _objects(key)
     stored = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or stored != entry.file_size - raw.tell():
         raise FileError(f"{key} is damaged: its header speaks of {stored:,} bytes, its entry does not hold them.")
     with archive.open(entry) as stream:
         array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
     return array
+
+
+def _objects(name: str) -> FileError:
+    text = ", or as text: labels.astype(str)" if name in NAMES["labels"] else ""
+    return FileError(f"{name} holds Python objects, which are not read; save it as numbers{text}.")
 
 
 def _safetensors(file: Path) -> dict[str, object]:
@@ -187,7 +192,7 @@ def _plain_npy(file: Path) -> np.ndarray:
         shape, _, dtype = read(stream)
         left = file.stat().st_size - stream.tell()
     if dtype.hasobject:
-        raise FileError(f"{file.name} holds Python objects, which are not read; save it as numbers.")
+        raise _objects(file.stem)
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != left:
         raise FileError(f"{file.name} is damaged: its header does not fit its size.")
     array: np.ndarray = np.load(file, allow_pickle=False)
@@ -204,11 +209,13 @@ def _csv(file: Path) -> dict[str, object]:
             f"{file.name} has {file.stat().st_size:,} bytes, and as text at most {LARGEST_CSV:,} are read, which take "
             f"about {30 * LARGEST_CSV / 1e9:.0f} GB of memory. Write it as .npz or Parquet."
         )
-    with file.open(newline="", encoding="utf-8") as stream:
-        rows = [row for row in csv.reader(stream) if row]
+    with file.open(newline="", encoding="utf-8-sig") as stream:  # spreadsheets begin with a byte-order mark
+        rows = [[cell.strip() for cell in row] for row in csv.reader(stream) if row]
     if not rows:
         raise FileError(f"{file.name} is empty.")
     heads = rows[0]
+    if len(heads) == 1:
+        raise FileError(f"{file.name} has one column, {one_line(heads[0], 80)!r}; columns are separated by commas.")
     place = next((heads.index(name) for name in ("label", *NAMES["labels"]) if name in heads), None)
     if place is not None:
         rows = rows[1:]
@@ -218,11 +225,13 @@ def _csv(file: Path) -> dict[str, object]:
     for line, row in enumerate(rows, start=1):
         if len(row) != width:
             raise FileError(f"{file.name}: row {line} has {len(row)} columns, the first line has {width}.")
+    labels = [row.pop(place) for row in rows]
     try:
-        features = np.array([[float(cell) for k, cell in enumerate(row) if k != place] for row in rows])
-    except ValueError as error:
-        raise FileError(f"{file.name}: features must be numbers ({one_line(error, 60)}).") from None
-    labels = [row[place].strip() for row in rows]
+        features = np.array(rows, dtype=np.float64)
+    except ValueError:
+        line, cell = next((k, cell) for k, row in enumerate(rows, 1) for cell in row if not _is_number(cell))
+        got = repr(one_line(cell, 40)) if cell else "an empty cell"
+        raise FileError(f"{file.name}: row {line}: features must be numbers, got {got}.") from None
     numbers = all(_is_number(cell) for cell in labels)
     return {"features": features, "labels": np.array([float(cell) for cell in labels] if numbers else labels)}
 
@@ -289,13 +298,18 @@ def checked(arrays: Mapping[str, object]) -> FeatureFile:
         raise FileError(f"bias must have {len(weight)} entries, one per row of weight, got {len(bias)}.")
     file = FeatureFile(features, labels, weight, bias)
     low, high, classes = int(labels.min()), int(labels.max()), file.num_classes
-    if low < 0 or high >= classes:
+    if low < 0:
+        raise FileError(f"labels must be 0 or larger, got {low}.")
+    if high >= classes:
         raise FileError(f"labels must lie in 0 .. {classes - 1}, got values from {low} to {high}.")
     check_classes(classes, dim)
     empty = (torch.bincount(labels, minlength=classes) == 0).nonzero().flatten().tolist()
     if empty:
         shown = ", ".join(map(str, empty[:8])) + (", ..." if len(empty) > 8 else "")
-        raise FileError(f"every class needs an example, but {len(empty)} of {classes} have none: {shown}.")
+        raise FileError(
+            f"every class needs an example, but {len(empty)} of {classes} have none: {shown}. "
+            "Number the classes 0 .. C - 1, or name them."
+        )
     return file
 
 

@@ -35,8 +35,12 @@ def measure_model(
         >>> model = nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2))
         >>> loader = [(torch.randn(4, 5), torch.tensor([0, 1, 0, 1])) for _ in range(3)]
         >>> measured = measure_model(model, loader)
-        >>> measured.size, measured.dim, torch.equal(measured.weight.float(), model[2].weight)
-        (12, 3, True)
+        >>> measured.size
+        12
+        >>> measured.dim
+        3
+        >>> torch.equal(measured.weight.float(), model[2].weight)
+        True
     """
     once = iter(loader) is loader
     first = next(iter(loader), None)

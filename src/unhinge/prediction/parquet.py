@@ -15,8 +15,12 @@ def is_parquet(source: str) -> bool:
     """Whether a source is read as Parquet: by its suffix, or because it is a folder or an address.
 
     Example:
-        >>> is_parquet("features.parquet"), is_parquet("s3://bucket/features"), is_parquet("features.npz")
-        (True, True, False)
+        >>> is_parquet("features.parquet")
+        True
+        >>> is_parquet("s3://bucket/features")
+        True
+        >>> is_parquet("features.npz")
+        False
     """
     return source.rstrip("/").endswith((".parquet", ".pq")) or "://" in source or Path(source).is_dir()
 

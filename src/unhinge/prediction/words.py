@@ -81,16 +81,16 @@ def _course(prediction: Prediction) -> str:
     course, limit = prediction.course, prediction.limit_accuracy
     now, peak = course.accuracy[0], course.peak
     first, last = course.window
-    words = f"Now {100 * now:.1f} % of the examples are classified right, judged by the means of their classes"
+    judged = "by the means of their classes"
+    words = f"Judged {judged}, the best accuracy of the examples"
+    if prediction.accuracy_now is not None:  # without a head all logits are zero now, and nothing is decided
+        words = f"Now {100 * now:.1f} % of the examples are classified right, judged {judged}. The best accuracy"
     if peak > limit + 1e-12:  # more than the rounding of a share
         until = f" to step {math.ceil(last):,}" if last > first else ""
         kept = f"{'from' if until else 'at'} about step {math.ceil(first):,}{until}"
-        return (
-            f"{words}. The best accuracy is {100 * peak:.1f} %, {kept}. In the limit it is {100 * limit:.1f} %. "
-            "Stop before it falls."
-        )
+        return f"{words} is {100 * peak:.1f} %, {kept}. In the limit it is {100 * limit:.1f} %. Stop before it falls."
     reached = "from now on" if first == 0 else f"from about step {math.ceil(first):,} on"
-    return f"{words}. The best accuracy is {100 * peak:.1f} %, {reached}. Longer training does not lower it."
+    return f"{words} is {100 * peak:.1f} %, {reached}. Longer training does not lower it."
 
 
 def _limit(prediction: Prediction) -> str:

@@ -60,7 +60,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     Example:
         >>> print(table(("class", "n < 10"), [("0", "yes")]))
-        <div class="wide"><table><thead><tr><th>class</th><th>n &lt; 10</th></tr></thead><tbody>
+        <div class="wide"><table><thead><tr><th>class</th><th>n &lt;
+         10</th></tr></thead><tbody>
         <tr><td>0</td><td>yes</td></tr>
         </tbody></table></div>
     """

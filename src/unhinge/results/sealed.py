@@ -107,7 +107,8 @@ def unseal(text: str | bytes, name: str, older: bool = False) -> JsonRecord:
         >>> unseal('{"epoch": 2, "crc32": "00000000"}', "the line")
         Traceback (most recent call last):
         ...
-        unhinge.results.sealed.SealError: the line was changed after it was written (checksum 00000000, content ...).
+        unhinge.results.sealed.SealError: the line was changed after it was written
+         (checksum 00000000, content ...).
     """
     try:
         # NaN and Infinity are no JSON, although Python reads them; 1e999 is, and becomes infinite all the same.

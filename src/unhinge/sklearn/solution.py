@@ -43,7 +43,9 @@ def linear_solution(
     Example:
         >>> x, y = np.array([[0.0], [2.0]]), np.array([0, 1])
         >>> total = Sums.of(x, y, np.ones(2), 2, np.zeros(1), second=False)
-        >>> weight, offset, center = linear_solution(total, np.ones(2), gamma=1.0, alpha=1.0, logit_penalty=0.0)
+        >>> weight, offset, center = linear_solution(
+        ...     total, np.ones(2), gamma=1.0, alpha=1.0, logit_penalty=0.0
+        ... )
         >>> weight.ravel().tolist(), offset.tolist(), center.tolist()
         ([-1.0, 1.0], [0.0, 0.0], [1.0])
     """

@@ -46,7 +46,9 @@ def summarize_batches(
 
     Example:
         >>> import pyarrow as pa
-        >>> table = pa.table({"features": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "label": [0, 1, 1]})
+        >>> table = pa.table(
+        ...     {"features": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "label": [0, 1, 1]}
+        ... )
         >>> summarize_batches(table.to_batches(), num_classes=2).means().tolist()
         [[1.0, 2.0], [4.0, 5.0]]
     """

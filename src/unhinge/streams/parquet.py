@@ -67,7 +67,10 @@ def summarize_parquet(
         >>> import tempfile, numpy as np, pyarrow as pa, pyarrow.parquet as pq
         >>> rows = np.arange(24, dtype=np.float32).reshape(8, 3)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     pq.write_table(pa.table({"features": list(rows), "label": [0, 1] * 4}), f"{folder}/part-0.parquet")
+        ...     pq.write_table(
+        ...         pa.table({"features": list(rows), "label": [0, 1] * 4}),
+        ...         f"{folder}/part-0.parquet",
+        ...     )
         ...     summary = summarize_parquet(folder)
         >>> summary.counts.tolist(), summary.means().tolist()
         ([4, 4], [[9.0, 10.0, 11.0], [12.0, 13.0, 14.0]])

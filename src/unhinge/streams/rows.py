@@ -48,7 +48,8 @@ class BadRows:
         >>> bad = BadRows()
         >>> bad.note("the label is out of range", "part-0.parquet", [7, 9])
         >>> bad.total, bad.counts, bad.places
-        (2, {'the label is out of range': 2}, ['part-0.parquet, row 7: the label is out of range', ...])
+        (2, {'the label is out of range': 2}, ['part-0.parquet, row 7: the label is out
+         of range', ...])
     """
 
     counts: dict[str, int] = field(default_factory=dict)

@@ -42,7 +42,9 @@ class AnchoredPath:
     Example:
         >>> from unhinge import LayerPeeled
         >>> problem = LayerPeeled([0, 1], feature_decay=1.0)
-        >>> path = problem.anchored([[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], lr=0.1)
+        >>> path = problem.anchored(
+        ...     [[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], lr=0.1
+        ... )
         >>> path.limit().features
         tensor([[ 0.5000, -0.5000],
                 [-0.5000,  0.5000]], dtype=torch.float64)

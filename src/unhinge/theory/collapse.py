@@ -37,7 +37,11 @@ def collapse_measures(
     Example:
         >>> frame = torch.eye(3) - 1 / 3  # a simplex
         >>> measures = collapse_measures(frame, 2 * frame, scatter=torch.tensor(0.5))
-        >>> {name: round(value.item(), 4) for name, value in measures.items() if name in ("nc1_ratio", "alignment")}
+        >>> {
+        ...     name: round(value.item(), 4)
+        ...     for name, value in measures.items()
+        ...     if name in ("nc1_ratio", "alignment")
+        ... }
         {'nc1_ratio': 0.75, 'alignment': 1.0}
     """
     num_classes = means.shape[-2]

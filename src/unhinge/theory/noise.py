@@ -61,7 +61,9 @@ def class_conditional_noise(labels: Vector, transition: Matrix) -> Tensor:
         transition: :math:`T`, shape :math:`(C, C)`, rows that sum to 1.
 
     Example:
-        >>> class_conditional_noise(torch.tensor([1, 0, 1]), torch.tensor([[1.0, 0.0], [0.25, 0.75]]))
+        >>> class_conditional_noise(
+        ...     torch.tensor([1, 0, 1]), torch.tensor([[1.0, 0.0], [0.25, 0.75]])
+        ... )
         tensor([[0.2500, 0.7500],
                 [1.0000, 0.0000],
                 [0.2500, 0.7500]])

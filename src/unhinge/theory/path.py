@@ -47,11 +47,15 @@ class Path(Protocol):
         >>> from unhinge import LayerPeeled
         >>> def last_distance(path: Path) -> float:
         ...     return path.distance(100.0).item()
-        >>> features, weight = torch.eye(4, 3, dtype=torch.float64), torch.eye(2, 3, dtype=torch.float64)
+        >>> features = torch.eye(4, 3, dtype=torch.float64)
+        >>> weight = torch.eye(2, 3, dtype=torch.float64)
         >>> problem = LayerPeeled([0, 0, 1, 1])
         >>> [
         ...     f"{last_distance(path):.3g}"
-        ...     for path in (problem.flow(features, weight), problem.anchored(features, weight))
+        ...     for path in (
+        ...         problem.flow(features, weight),
+        ...         problem.anchored(features, weight),
+        ...     )
         ... ]
         ['0.00164', '0.24']
     """

@@ -33,8 +33,12 @@ def plot_path(path: Path, times: Time | None = None) -> Figure:
 
     Example:
         >>> from unhinge import LayerPeeled
-        >>> features, weight = torch.eye(4, 3, dtype=torch.float64), torch.eye(2, 3, dtype=torch.float64)
-        >>> [axes.get_ylabel() for axes in LayerPeeled([0, 0, 1, 1]).flow(features, weight).plot().axes]
+        >>> features = torch.eye(4, 3, dtype=torch.float64)
+        >>> weight = torch.eye(2, 3, dtype=torch.float64)
+        >>> [
+        ...     axes.get_ylabel()
+        ...     for axes in LayerPeeled([0, 0, 1, 1]).flow(features, weight).plot().axes
+        ... ]
         ['distance to the direction', 'norm', 'loss', 'accuracy']
     """
     moments = _moments(path) if times is None else (check_steps if path.discrete else check_times)(times)

@@ -197,8 +197,11 @@ class LayerPeeled:
                   + \sqrt{(s\lambda_1 - \lambda_2)^2 + 4s\sigma^2}\Big], \qquad s = \eta_1/\eta_2.
 
         Example:
-            >>> LayerPeeled([0, 0, 1, 1, 2, 2], gamma=0.1, feature_decay=0.1, weight_decay=0.1).modes(lr=1.0)
-            Modes(sigma=[0.2593, 0.1886], multiplicity=[2, 1], growth=[0.1593, 0.08856], discrete=False)
+            >>> LayerPeeled(
+            ...     [0, 0, 1, 1, 2, 2], gamma=0.1, feature_decay=0.1, weight_decay=0.1
+            ... ).modes(lr=1.0)
+            Modes(sigma=[0.2593, 0.1886], multiplicity=[2, 1], growth=[0.1593, 0.08856],
+             discrete=False)
         """
         options = _check_momentum(momentum, dampening, nesterov, decoupled)
         chosen = options != Momentum() if discrete is None else discrete
@@ -319,11 +322,15 @@ class LayerPeeled:
 
         Example:
             >>> problem = LayerPeeled(torch.arange(6) % 3, num_classes=3)
-            >>> features, weight = torch.eye(6, dtype=torch.float64), torch.eye(3, 6, dtype=torch.float64)
-            >>> free, shared = torch.eye(6, dtype=torch.float64), torch.ones(6, 6, dtype=torch.float64)
-            >>> problem.kernel_flow(features, weight, free).growth()  # the largest singular value, times lr
+            >>> features = torch.eye(6, dtype=torch.float64)
+            >>> weight = torch.eye(3, 6, dtype=torch.float64)
+            >>> free = torch.eye(6, dtype=torch.float64)
+            >>> shared = torch.ones(6, 6, dtype=torch.float64)
+            >>> # the largest singular value, times lr
+            >>> problem.kernel_flow(features, weight, free).growth()
             tensor(0.0354, dtype=torch.float64)
-            >>> problem.kernel_flow(features, weight, shared).growth()  # nothing that tells the classes apart can move
+            >>> # nothing that tells the classes apart can move
+            >>> problem.kernel_flow(features, weight, shared).growth()
             tensor(0., dtype=torch.float64)
         """
         return durable(LayerPeeled._kernel_flow, self, features, weight, kernel, rate_pair(lr), bias)

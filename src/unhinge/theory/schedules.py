@@ -439,7 +439,8 @@ class Schedule:
     Example:
         >>> schedule = cosine(0.1, total=100)
         >>> schedule(0.0), schedule(100.0), schedule.integral(100.0)
-        (tensor(0.1000, dtype=torch.float64), tensor(0., dtype=torch.float64), tensor(5., dtype=torch.float64))
+        (tensor(0.1000, dtype=torch.float64), tensor(0., dtype=torch.float64),
+         tensor(5., dtype=torch.float64))
     """
 
     peak: Tensor  # () float64
@@ -523,8 +524,10 @@ def step(lr: Number, every: Number | Sequence[Number], factor: Number = 0.1) -> 
     ``StepLR`` and ``MultiStepLR``.
 
     Example:
-        >>> step(1.0, every=10)([9, 10, 25]), step(1.0, every=[10, 15], factor=0.5)([9, 10, 25])
-        (tensor([1.0000, 0.1000, 0.0100], dtype=torch.float64), tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64))
+        >>> step(1.0, every=10)([9, 10, 25])
+        tensor([1.0000, 0.1000, 0.0100], dtype=torch.float64)
+        >>> step(1.0, every=[10, 15], factor=0.5)([9, 10, 25])
+        tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64)
     """
     peak, fall = scalar("lr", lr), scalar("factor", factor)
     if isinstance(every, Sequence):

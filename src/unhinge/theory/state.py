@@ -23,7 +23,8 @@ class State:
     Example:
         >>> state = State(torch.tensor([[3.0]]), torch.tensor([[4.0]]))
         >>> state.normalized()
-        State(features=tensor([[0.6000]]), weight=tensor([[0.8000]]), bias=None, log_scale=None)
+        State(features=tensor([[0.6000]]), weight=tensor([[0.8000]]), bias=None,
+         log_scale=None)
     """
 
     features: Tensor  # (*, n, p)

@@ -36,8 +36,10 @@ def as_tensor(name: str, value: object) -> Tensor:
     """A tensor as it is; an array, or anything that numpy reads as one, with its own dtype; a list as int64 or float64.
 
     Example:
-        >>> as_tensor("bias", [0.5, 1.0]).dtype, as_tensor("bias", np.ones(2, dtype=np.float32)).dtype
-        (torch.float64, torch.float32)
+        >>> as_tensor("bias", [0.5, 1.0]).dtype
+        torch.float64
+        >>> as_tensor("bias", np.ones(2, dtype=np.float32)).dtype
+        torch.float32
     """
     if isinstance(value, Tensor):
         return value

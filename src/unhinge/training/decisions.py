@@ -42,7 +42,8 @@ def radius_of(recipe: Recipe, num_classes: int) -> float | None:
     Example:
         >>> radius_of(Recipe(loss="unhinged", head="pal", radius=10.0), 10)
         10.0
-        >>> round(radius_of(Recipe(loss="unhinged", head="pal", feature_penalty=1e-3, batch=100), 10), 2)
+        >>> weak = Recipe(loss="unhinged", head="pal", feature_penalty=1e-3, batch=100)
+        >>> round(radius_of(weak, 10), 2)
         5.56
         >>> radius_of(Recipe(), 10) is None
         True
@@ -75,10 +76,15 @@ def probabilities(logits: Tensor, recipe: Recipe, counts: Tensor) -> Tensor | No
 
     Example:
         >>> import torch
-        >>> logits, counts = 10 * torch.tensor([[1.0, -0.5, -0.5]]), torch.tensor([2, 1, 1])
-        >>> probabilities(logits, Recipe(loss="unhinged", head="pal", radius=10.0), counts).tolist()
+        >>> logits = 10 * torch.tensor([[1.0, -0.5, -0.5]])
+        >>> counts = torch.tensor([2, 1, 1])
+        >>> probabilities(
+        ...     logits, Recipe(loss="unhinged", head="pal", radius=10.0), counts
+        ... ).tolist()
         [[1.0, 0.0, 0.0]]
-        >>> probabilities(logits, Recipe(loss="unhinged", head="pal", radius=1000.0), counts) is None
+        >>> probabilities(
+        ...     logits, Recipe(loss="unhinged", head="pal", radius=1000.0), counts
+        ... ) is None
         True
     """
     classes = logits.shape[-1]
@@ -125,7 +131,9 @@ def remaining_strength(recipe: Recipe) -> float:
     Example:
         >>> remaining_strength(Recipe()), remaining_strength(Recipe(class_weight=0.5))
         (1.0, 0.5)
-        >>> remaining_strength(Recipe(loss="unhinged", head="pal", radius=10.0, class_weight=0.5))
+        >>> remaining_strength(
+        ...     Recipe(loss="unhinged", head="pal", radius=10.0, class_weight=0.5)
+        ... )
         1.0
     """
     undone = recipe.loss != "ce" and not recipe.weighted_penalty

@@ -88,7 +88,10 @@ def learning_rate(recipe: Recipe, epoch: int) -> float:
     r"""Of an epoch: :math:`\frac{\eta}{2}\big(1+\cos\frac{\pi e}{E}\big)`, after a linear warm-up if there is one.
 
     Example:
-        >>> [round(learning_rate(Recipe(epochs=4, lr=1.0), epoch), 3) for epoch in range(4)]
+        >>> [
+        ...     round(learning_rate(Recipe(epochs=4, lr=1.0), epoch), 3)
+        ...     for epoch in range(4)
+        ... ]
         [1.0, 0.854, 0.5, 0.146]
     """
     if epoch < recipe.warmup:

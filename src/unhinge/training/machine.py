@@ -56,7 +56,9 @@ def differences(then: JsonRecord, now: JsonRecord) -> list[str]:
     """What is not as it was when a run began, in words; nothing where the same bits can be expected.
 
     Example:
-        >>> differences({"torch": "2.12.0", "threads": 1}, {"torch": "2.13.0", "threads": 1})
+        >>> differences(
+        ...     {"torch": "2.12.0", "threads": 1}, {"torch": "2.13.0", "threads": 1}
+        ... )
         ['torch was 2.12.0, now 2.13.0']
     """
     return [f"{name} was {then[name]}, now {now.get(name)}" for name in then if then[name] != now.get(name)]

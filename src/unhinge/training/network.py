@@ -24,7 +24,9 @@ def network_of(recipe: Recipe, images: ImageSet) -> Classifier:
 
     Example:
         >>> from unhinge.data import load
-        >>> network = network_of(Recipe(head="pal", loss="unhinged"), load("digits").training)
+        >>> network = network_of(
+        ...     Recipe(head="pal", loss="unhinged"), load("digits").training
+        ... )
         >>> network.head
         ETFHead(...)
     """

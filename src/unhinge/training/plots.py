@@ -28,16 +28,18 @@ PANELS: tuple[tuple[str, bool, tuple[tuple[str, str], ...]], ...] = (
     ),
 )
 
+STYLES = ("-", "--", "-.", ":")  # of two curves that coincide, both are seen
+
 
 def draw_curves(records: Sequence[JsonRecord], title: str) -> Figure:
     """Loss, accuracy, norms, angles and neural collapse over epochs."""
     with styled():
         figure = new_figure(10, 6.2)
         for axis, (name, log, lines) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
-            for color, (key, label) in zip(COLORS, lines, strict=False):
+            for color, style, (key, label) in zip(COLORS, STYLES, lines, strict=False):
                 points = [(r["epoch"], r[key]) for r in records if isinstance(r.get(key), (int, float))]
                 if points:
-                    axis.plot(*zip(*points, strict=True), color=color, marker="o", ms=2.5, label=label)
+                    axis.plot(*zip(*points, strict=True), color=color, ls=style, marker="o", ms=2.5, label=label)
             values = [value for line in axis.lines for value in line.get_ydata()]
             if log and values and min(values) > 0 and max(values) > 5 * min(values):
                 axis.set_yscale("log")

@@ -229,7 +229,9 @@ def recipe_of(setting: Setting, method: Method, scale: str = "quick", **changes:
     """The recipe of a method on a task at a scale; `changes` are settings of the recipe to be set otherwise.
 
     Example:
-        >>> recipe = recipe_of(SETTINGS["cifar10-lt100"], METHODS["pal"], "small", epochs=60)
+        >>> recipe = recipe_of(
+        ...     SETTINGS["cifar10-lt100"], METHODS["pal"], "small", epochs=60
+        ... )
         >>> recipe.model, recipe.width, recipe.largest, recipe.epochs, recipe.augment
         ('resnet18', 16, 500, 60, False)
     """

@@ -64,7 +64,10 @@ def address(state: State, controls: Sequence[Control]) -> str:
 
     Example:
         >>> from unhinge.web.controls import count
-        >>> controls = [count("classes", "classes C", "how many", 10, 2, 1000), count("seed", "seed", "", 0, 0, 99)]
+        >>> controls = [
+        ...     count("classes", "classes C", "how many", 10, 2, 1000),
+        ...     count("seed", "seed", "", 0, 0, 99),
+        ... ]
         >>> address(State("free", (("classes", 100), ("seed", 0))), controls)
         '?view=free&classes=100'
     """
@@ -77,7 +80,10 @@ def unread(search: str, views: Mapping[str, Sequence[Control]]) -> list[str]:
 
     Example:
         >>> from unhinge.web.controls import count
-        >>> unread("?classes=many", {"free": [count("classes", "classes C", "how many", 10, 2, 1000)]})
+        >>> unread(
+        ...     "?classes=many",
+        ...     {"free": [count("classes", "classes C", "how many", 10, 2, 1000)]},
+        ... )
         ['classes']
     """
     if len(search) > LONGEST_ADDRESS:

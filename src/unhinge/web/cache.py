@@ -20,8 +20,12 @@ class SizedCache(Generic[Key, Value]):
 
     Example:
         >>> kept = SizedCache(limit=10, size_of=len)
-        >>> kept.get("a", lambda: b"12345678"), kept.get("b", lambda: b"1234"), kept.bytes
-        (b'12345678', b'1234', 4)
+        >>> kept.get("a", lambda: b"12345678")
+        b'12345678'
+        >>> kept.get("b", lambda: b"1234")
+        b'1234'
+        >>> kept.bytes
+        4
     """
 
     def __init__(self, limit: int, size_of: Callable[[Value], int]) -> None:

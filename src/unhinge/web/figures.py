@@ -27,7 +27,9 @@ def figure(panel: Panel, slot: Slot, theme: str = "light", player: bool = False)
     for pages that have none of their own (Plotly's are slow to draw).
 
     Example:
-        >>> panel = Panel("steps", "loss", [Curve("loss", [0.0, 1.0], [1.0, 0.5])], code="")
+        >>> panel = Panel(
+        ...     "steps", "loss", [Curve("loss", [0.0, 1.0], [1.0, 0.5])], code=""
+        ... )
         >>> figure(panel, Slot("loss", "loss", ""))["data"][0]["y"]
         [1.0, 0.5]
     """

@@ -39,8 +39,8 @@ LESSONS = (
         "4 Long tail",
         "?view=noise&ratio=100",
         "The largest class has 100 times the examples of the smallest. Accuracy rises first and then falls: in the end "
-        "only the two largest classes are right. The other curve is the same training with class weights n^(-1/2), "
-        "which lose no class.",
+        "only the two largest classes are right. The other curve is the same training with class weights n^(-1/2): "
+        "all classes end right.",
     ),
     Lesson(
         "5 Momentum",

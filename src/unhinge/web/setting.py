@@ -155,7 +155,13 @@ def class_counts(state: State) -> tuple[int, ...]:
     """The size of each class, largest first unless listed otherwise.
 
     Example:
-        >>> items = {"profile": "tail", "classes": 3, "per_class": 100, "ratio": 100.0, "counts": ""}
+        >>> items = {
+        ...     "profile": "tail",
+        ...     "classes": 3,
+        ...     "per_class": 100,
+        ...     "ratio": 100.0,
+        ...     "counts": "",
+        ... }
         >>> class_counts(State("free", tuple(items.items())))
         (100, 10, 1)
     """

@@ -333,15 +333,14 @@ def _words(
     else:
         headline, tone = (
             (
-                f"The largest class leads and all end on its line: accuracy ends at {share(ends['plain'])}, with "
-                f"weights at "
-                f"{share(ends['with weights'])}."
+                f"All classes end on one line, with the largest class alone on its side: accuracy ends at "
+                f"{share(ends['plain'])}, with weights at {share(ends['with weights'])}."
             ),
             "warn",
         )
     sentences = []
     if not even:
-        sentences.append(f"The smallest class fades to a tenth of the largest: {faded}.")
+        sentences.append(f"Time until the smallest class has faded to a tenth of the largest: {faded}.")
     if rho:
         factor = slow_down(classes, rho)
         sentences.append(
@@ -351,9 +350,7 @@ def _words(
     if not even and rho:
         sentences.append("With noise, the weights restore balance only in part.")
     elif not even and state.number("power") == 0.5:
-        sentences.append(
-            "Weights n_c^(-1/2) give every class difference the same exponent: the balanced dynamics again."
-        )
+        sentences.append("With weights n_c^(-1/2) the classes move as balanced ones do.")
     return headline, tone, sentences
 
 

@@ -11,8 +11,16 @@ def plain(value: float, digits: int = 3) -> str:
     """A number in few digits.
 
     Example:
-        >>> plain(0.049690), plain(12345.6), plain(3.1e-9), plain(float("inf")), plain(2.0)
-        ('0.0497', '12,300', '3.1e-9', '∞', '2')
+        >>> plain(0.049690)
+        '0.0497'
+        >>> plain(12345.6)
+        '12,300'
+        >>> plain(3.1e-9)
+        '3.1e-9'
+        >>> plain(float("inf"))
+        '∞'
+        >>> plain(2.0)
+        '2'
     """
     if math.isnan(value):
         return "undefined"
@@ -58,8 +66,12 @@ def exponent_text(exponent: float, discrete: bool) -> str:
     """What an exponent does in how long: doubling, halving, or nothing.
 
     Example:
-        >>> exponent_text(0.00494, False), exponent_text(-0.01, True), exponent_text(0.0, True)
-        ('doubles every 140 time units', 'halves every 69 steps', 'stays')
+        >>> exponent_text(0.00494, False)
+        'doubles every 140 time units'
+        >>> exponent_text(-0.01, True)
+        'halves every 69 steps'
+        >>> exponent_text(0.0, True)
+        'stays'
     """
     if math.isnan(exponent):
         return "has no exponent"

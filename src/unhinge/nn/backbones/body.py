@@ -26,7 +26,9 @@ class Classifier(nn.Module):
 
     Example:
         >>> import torch
-        >>> net = Classifier(nn.Flatten(), nn.Linear(4, 3), feature_dim=4, num_classes=3)
+        >>> net = Classifier(
+        ...     nn.Flatten(), nn.Linear(4, 3), feature_dim=4, num_classes=3
+        ... )
         >>> logits, features = net(torch.ones(5, 1, 2, 2), return_features=True)
         >>> tuple(logits.shape), tuple(features.shape)
         ((5, 3), (5, 4))

@@ -69,7 +69,9 @@ def build_model(
         seed: Of the initial weights; the global generator is left as it was. None draws from the global one.
 
     Example:
-        >>> net = build_model("resnet18", num_classes=10, width=16, last_relu=False, seed=0)
+        >>> net = build_model(
+        ...     "resnet18", num_classes=10, width=16, last_relu=False, seed=0
+        ... )
         >>> logits, features = net(torch.zeros(2, 3, 32, 32), return_features=True)
         >>> tuple(logits.shape), tuple(features.shape), net.feature_dim
         ((2, 10), (2, 128), 128)

@@ -67,8 +67,13 @@ class FactoredRows(nn.Module):
     Example:
         >>> store = FactoredRows(torch.eye(3), quadratic=True, shards=Shards(3))
         >>> h = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
-        >>> unit, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-        >>> store.step(Pull(torch.tensor([2]), torch.tensor([0]), -unit, h, zero, zero), lr=0.5, weight_decay=0.0)
+        >>> unit = torch.ones(1, dtype=torch.float64)
+        >>> zero = torch.zeros(1, dtype=torch.float64)
+        >>> store.step(
+        ...     Pull(torch.tensor([2]), torch.tensor([0]), -unit, h, zero, zero),
+        ...     lr=0.5,
+        ...     weight_decay=0.0,
+        ... )
         >>> store.rows(torch.tensor([2]))
         tensor([[0.5000, 0.0000, 1.0000]], dtype=torch.float64)
     """

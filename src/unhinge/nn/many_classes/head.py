@@ -66,8 +66,11 @@ class ManyClassHead(nn.Module):
         device, dtype: Of the rows, as in ``nn.Linear``. What is p by p is float64 whatever they are.
 
     Example:
-        >>> head = ManyClassHead(3, 100_000, "taylor_softmax", generator=torch.Generator().manual_seed(0))
-        >>> features, target = torch.ones(2, 3, requires_grad=True), torch.tensor([7, 70_000])
+        >>> head = ManyClassHead(
+        ...     3, 100_000, "taylor_softmax", generator=torch.Generator().manual_seed(0)
+        ... )
+        >>> features = torch.ones(2, 3, requires_grad=True)
+        >>> target = torch.tensor([7, 70_000])
         >>> for _ in range(3):
         ...     loss = head(features, target)
         ...     loss.backward()

@@ -35,12 +35,15 @@ def head_loss(loss: str | Rule, num_classes: int, **options: float | None) -> He
     r"""The loss called `loss`, with those of its `options` that are not None.
 
     Example:
-        >>> head_loss("z", 1000, slope=0.1).quadratic, head_loss("taylor_softmax", 1000).is_probability
-        (True, True)
+        >>> head_loss("z", 1000, slope=0.1).quadratic
+        True
+        >>> head_loss("taylor_softmax", 1000).is_probability
+        True
         >>> head_loss("softmax", 10)
         Traceback (most recent call last):
         ...
-        ValueError: there is no loss 'softmax'; did you mean taylor_softmax? There are unhinged, taylor_softmax, ...
+        ValueError: there is no loss 'softmax'; did you mean taylor_softmax? There are
+         unhinged, taylor_softmax, ...
     """
     given = {key: value for key, value in options.items() if value is not None}
     name = loss if isinstance(loss, str) else "custom"
@@ -82,7 +85,9 @@ def prior_loss() -> HeadLoss:
 
     Example:
         >>> import torch
-        >>> prior_loss().rule(torch.tensor([2.0]), torch.tensor([0.5]), torch.tensor([9.0]), 10)
+        >>> prior_loss().rule(
+        ...     torch.tensor([2.0]), torch.tensor([0.5]), torch.tensor([9.0]), 10
+        ... )
         tensor([-1.5000])
     """
     return HeadLoss("unhinged", prior_rule, quadratic=False, is_probability=False)

@@ -29,7 +29,14 @@ def shortlist_softmax_rule(
 
     Example:
         >>> z = torch.tensor([[2.0, 1.0, 0.0, 0.0]])
-        >>> shortlist_softmax_rule(z[:, 0], z[:, 1:2], torch.tensor([[True]]), z.sum(1), z.square().sum(1), 4)
+        >>> shortlist_softmax_rule(
+        ...     z[:, 0],
+        ...     z[:, 1:2],
+        ...     torch.tensor([[True]]),
+        ...     z.sum(1),
+        ...     z.square().sum(1),
+        ...     4,
+        ... )
         tensor([0.4938])
         >>> torch.nn.functional.cross_entropy(z, torch.tensor([0]))
         tensor(0.4938)

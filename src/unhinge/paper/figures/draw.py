@@ -62,7 +62,8 @@ def explained(*texts: str) -> str:
 
     Example:
         >>> explained("distance of Z over the step, at γ = 0")
-        'Symbols: Z, all features and prototypes (class vectors); γ, the weight of the wrong classes in the loss.'
+        'Symbols: Z, all features and prototypes (class vectors); γ, the weight of the
+         wrong classes in the loss.'
     """
     left = " ".join(texts)
     found = {}

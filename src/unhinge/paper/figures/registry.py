@@ -16,7 +16,7 @@ MODULES = ("unconstrained", "regularized", "spherical", "anchored", "beyond", "y
 
 @dataclass(frozen=True)
 class Row:
-    """One point of one curve. `kind`: exact, sgd (really simulated), flow, slope (predicted rate) or level."""
+    """One point of one curve. `kind`: exact, sgd (simulated step by step), flow, slope (predicted rate) or level."""
 
     panel: str
     series: str

@@ -55,9 +55,13 @@ class EarlyPath:
         Example:
             >>> from unhinge.theory import EarlyCrossEntropy
             >>> generator = torch.Generator().manual_seed(0)
-            >>> features = 0.01 * torch.randn(12, 8, generator=generator, dtype=torch.float64)
+            >>> features = 0.01 * torch.randn(
+            ...     12, 8, generator=generator, dtype=torch.float64
+            ... )
             >>> weight = 0.01 * torch.randn(3, 8, generator=generator, dtype=torch.float64)
-            >>> path = EarlyCrossEntropy(torch.arange(12) % 3).descent(features, weight, lr=0.1)
+            >>> path = EarlyCrossEntropy(torch.arange(12) % 3).descent(
+            ...     features, weight, lr=0.1
+            ... )
             >>> path.error_bound([0, 10, 10000]) < 0.001
             tensor([ True,  True, False])
         """
@@ -104,7 +108,8 @@ class EarlyPath:
 
         Example:
             >>> from unhinge.theory import EarlyCrossEntropy
-            >>> features, weight = torch.zeros(4, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+            >>> features = torch.zeros(4, 2, dtype=torch.float64)
+            >>> weight = torch.eye(2, dtype=torch.float64)
             >>> EarlyCrossEntropy([0, 0, 1, 1]).flow(features, weight).loss(0.0).exp()
             tensor(2., dtype=torch.float64)
         """

@@ -57,7 +57,8 @@ class Linearized:
 
     Example:
         >>> problem = Linearized(torch.arange(6) % 3, loss="focal")
-        >>> features, weight = torch.eye(6, 4, dtype=torch.float64) / 100, torch.eye(3, 4, dtype=torch.float64) / 100
+        >>> features = torch.eye(6, 4, dtype=torch.float64) / 100
+        >>> weight = torch.eye(3, 4, dtype=torch.float64) / 100
         >>> path = problem.flow(features, weight, lr=0.1)
         >>> bool(path.error_bound(10.0) < 0.01)
         True
@@ -373,11 +374,19 @@ class EarlyCrossEntropy(Linearized):
     Example:
         >>> generator = torch.Generator().manual_seed(0)
         >>> target = torch.arange(50) % 10
-        >>> features = 0.01 * torch.randn(50, 32, generator=generator, dtype=torch.float64)
-        >>> weight = 0.01 * torch.randn(10, 32, generator=generator, dtype=torch.float64)
+        >>> features = 0.01 * torch.randn(
+        ...     50, 32, generator=generator, dtype=torch.float64
+        ... )
+        >>> weight = 0.01 * torch.randn(
+        ...     10, 32, generator=generator, dtype=torch.float64
+        ... )
         >>> path = EarlyCrossEntropy(target).descent(features, weight, lr=0.05)
-        >>> path.accuracy(500), bool(path.error_bound(500) < 1e-3), int(path.horizon(0.1)) > 1000
-        (tensor(1., dtype=torch.float64), True, True)
+        >>> path.accuracy(500)
+        tensor(1., dtype=torch.float64)
+        >>> bool(path.error_bound(500) < 1e-3)
+        True
+        >>> int(path.horizon(0.1)) > 1000
+        True
     """
 
     def __init__(

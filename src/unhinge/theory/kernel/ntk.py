@@ -30,7 +30,9 @@ class NTKOperator:
 
     Example:
         >>> network = nn.Linear(2, 3, bias=False, dtype=torch.float64)
-        >>> operator = empirical_ntk(network, torch.eye(2, dtype=torch.float64), form="operator")
+        >>> operator = empirical_ntk(
+        ...     network, torch.eye(2, dtype=torch.float64), form="operator"
+        ... )
         >>> operator.shape, operator(torch.ones(2, 3, dtype=torch.float64)).shape
         ((6, 6), torch.Size([2, 3]))
     """
@@ -142,10 +144,13 @@ def empirical_ntk(
     Example:
         >>> network = nn.Linear(2, 3, bias=False, dtype=torch.float64)
         >>> inputs = torch.tensor([[1.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
-        >>> empirical_ntk(network, inputs, kind="example")  # a linear layer: the inner products of its inputs
+        >>> # a linear layer: the inner products of its inputs
+        >>> empirical_ntk(network, inputs, kind="example")
         tensor([[1., 1.],
                 [1., 5.]], dtype=torch.float64)
-        >>> empirical_ntk(network, inputs, form="operator")(torch.ones(2, 3, dtype=torch.float64))[:, 0]
+        >>> empirical_ntk(network, inputs, form="operator")(
+        ...     torch.ones(2, 3, dtype=torch.float64)
+        ... )[:, 0]
         tensor([2., 6.], dtype=torch.float64)
     """
     _check_choice("kind", kind, ("full", "example"))

@@ -60,7 +60,9 @@ class KernelPath:
     Example:
         >>> from unhinge import LayerPeeled
         >>> kernel = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
-        >>> path = LayerPeeled([0, 1]).kernel_flow([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]], kernel, lr=1.0)
+        >>> path = LayerPeeled([0, 1]).kernel_flow(
+        ...     [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]], kernel, lr=1.0
+        ... )
         >>> path
         KernelPath(flow, examples=2, classes=2, dim=2, modes=2)
         >>> path.growth()
@@ -112,10 +114,14 @@ class KernelPath:
             >>> kernel = torch.exp(-(torch.cdist(x, x) ** 2))
             >>> problem = LayerPeeled(torch.tensor([0, 0, 1, 1]), num_classes=2)
             >>> weight = torch.eye(2, dtype=torch.float64)
-            >>> path = problem.kernel_flow(torch.zeros(4, 2, dtype=torch.float64), weight, kernel, lr=0.1)
+            >>> path = problem.kernel_flow(
+            ...     torch.zeros(4, 2, dtype=torch.float64), weight, kernel, lr=0.1
+            ... )
             >>> new = torch.tensor([[0.4], [5.7]], dtype=torch.float64)
             >>> moved = path.predict(
-            ...     torch.exp(-(torch.cdist(new, x) ** 2)), torch.zeros(2, 2, dtype=torch.float64), 20.0
+            ...     torch.exp(-(torch.cdist(new, x) ** 2)),
+            ...     torch.zeros(2, 2, dtype=torch.float64),
+            ...     20.0,
             ... )
             >>> (moved @ path.at(20.0).weight.mT).argmax(1)
             tensor([0, 1])

@@ -30,9 +30,12 @@ class Modes:
 
     Example:
         >>> from unhinge import LayerPeeled
-        >>> modes = LayerPeeled([0, 0, 0, 1, 1, 2], feature_decay=0.3, weight_decay=0.3).modes(lr=0.1)
+        >>> modes = LayerPeeled(
+        ...     [0, 0, 0, 1, 1, 2], feature_decay=0.3, weight_decay=0.3
+        ... ).modes(lr=0.1)
         >>> modes.sigma, modes.grows
-        (tensor([0.4014, 0.2982, 0.0000], dtype=torch.float64), tensor([ True, False, False]))
+        (tensor([0.4014, 0.2982, 0.0000], dtype=torch.float64), tensor([ True, False,
+         False]))
     """
 
     sigma: Tensor  # (K,) float64, singular values, descending

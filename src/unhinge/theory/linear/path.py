@@ -9,6 +9,7 @@ distances at any time are algebra on 2 x 2 matrices. The full state is built onl
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -69,9 +70,12 @@ class LinearPath:
 
     Example:
         >>> from unhinge import LayerPeeled
-        >>> path = LayerPeeled([0, 0, 1, 1]).flow([[1.0, 0], [0, 1], [0, 2], [1, 3]], [[1.0, 0], [0, 1]], lr=0.1)
+        >>> path = LayerPeeled([0, 0, 1, 1]).flow(
+        ...     [[1.0, 0], [0, 1], [0, 2], [1, 3]], [[1.0, 0], [0, 1]], lr=0.1
+        ... )
         >>> path
-        LinearPath(flow, examples=4, classes=2, dim=2, growth=0.0707107)
+        LinearPath(flow, examples=4, classes=2, dim=2, growth=0.0707107,
+         rate=-0.0707107)
         >>> path.accuracy([0, 20])
         tensor([0.7500, 1.0000], dtype=torch.float64)
         >>> path.time_to(0.01)
@@ -86,13 +90,16 @@ class LinearPath:
 
     def __repr__(self) -> str:
         classes, dim = self.start.weight.shape
-        # A closed form tells its exponent at once, where its rate does not fall to zero; an ordered product would have
+        exponents = {}
+        # A closed form tells its exponents at once, where its rate does not fall to zero; an ordered product would have
         # to be multiplied first.
-        closed = isinstance(self.propagator, Commuting) and self.propagator.symbol.shape.floor > 0
-        growth = {"growth": self.growth().item()} if closed else {}
+        if isinstance(self.propagator, Commuting) and self.propagator.symbol.shape.floor > 0:
+            exponents["growth"] = self.growth().item()
+            with suppress(ValueError):  # a start of zero comes near to nothing
+                exponents["rate"] = self.rate().item()
         kind = "descent" if self.discrete else "flow"
         size = round(self.start.counts.sum().item())
-        return described("LinearPath", kind, examples=size, classes=classes, dim=dim, **growth)
+        return described("LinearPath", kind, examples=size, classes=classes, dim=dim, **exponents)
 
     # ---- the state ---------------------------------------------------------------------------------------------------
 

@@ -113,7 +113,9 @@ class SoftSummary:
     """Soft labels: the triangular factor of the targets, the features in its basis, and the rest of them.
 
     Example:
-        >>> summary = summarize([([[1.0], [3.0]], [[0.5, 0.5], [0.5, 0.5]])], num_classes=2)
+        >>> summary = summarize(
+        ...     [([[1.0], [3.0]], [[0.5, 0.5], [0.5, 0.5]])], num_classes=2
+        ... )
         >>> summary.size, summary.num_classes, f"{summary.scatter:.4f}"
         (2, 2, '0.0000')
     """
@@ -254,8 +256,10 @@ def summarize(batches: Iterable[tuple[Matrix, Labels]], num_classes: int, prefet
         >>> x, y = torch.randn(12, 3, dtype=torch.float64), torch.arange(12) % 4
         >>> whole = summarize([(x, y)], num_classes=4)
         >>> parts = summarize([(x[:5], y[:5])], 4) + summarize([(x[5:], y[5:])], 4)
-        >>> torch.allclose(whole.reduced(), parts.reduced()), torch.allclose(whole.scatter, parts.scatter)
-        (True, True)
+        >>> torch.allclose(whole.reduced(), parts.reduced())
+        True
+        >>> torch.allclose(whole.scatter, parts.scatter)
+        True
     """
     hard: _HardPass | None = None
     soft: SoftSummary | None = None

@@ -125,7 +125,9 @@ class MinibatchMoments:
 
     Example:
         >>> rows = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]]
-        >>> sgd = minibatch_moments([0, 1, 0, 1], None, rows, rows[:2], batch_size=1, lr=0.05)
+        >>> sgd = minibatch_moments(
+        ...     [0, 1, 0, 1], None, rows, rows[:2], batch_size=1, lr=0.05
+        ... )
         >>> sgd.within_scatter([0, 10])
         tensor([0.7500, 0.7567], dtype=torch.float64)
     """

@@ -43,9 +43,12 @@ class Hypotheses:
 
     Example:
         >>> from unhinge import Spherical
-        >>> path = Spherical([0, 1], [[1.0, 0.0], [0.0, 1.0]]).descent([[0.0, 1.0], [0.0, 0.5]], lr=1.0)
+        >>> path = Spherical([0, 1], [[1.0, 0.0], [0.0, 1.0]]).descent(
+        ...     [[0.0, 1.0], [0.0, 0.5]], lr=1.0
+        ... )
         >>> told = path.hypotheses()
-        >>> told.converges, told.monotone, f"{told.first_alpha:.3f}"  # the second feature is short: its step is long
+        >>> # the second feature is short: its step is long
+        >>> told.converges, told.monotone, f"{told.first_alpha:.3f}"
         (True, False, '2.828')
     """
 
@@ -80,7 +83,9 @@ class SphericalPath:
 
     Example:
         >>> from unhinge import Spherical
-        >>> path = Spherical([0, 1], [[1.0, 0.0], [0.0, 1.0]]).flow([[0.0, 1.0], [0.0, 1.0]], lr=1.0)
+        >>> path = Spherical([0, 1], [[1.0, 0.0], [0.0, 1.0]]).flow(
+        ...     [[0.0, 1.0], [0.0, 1.0]], lr=1.0
+        ... )
         >>> path.angles(0)  # from (1, -1) and (-1, 1), in radians
         tensor([2.3562, 0.7854], dtype=torch.float64)
         >>> path.hypotheses().monotone, path.rate()

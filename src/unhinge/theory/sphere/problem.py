@@ -47,7 +47,9 @@ class Spherical:
     Example:
         >>> import torch
         >>> weight = torch.eye(3, dtype=torch.float64)
-        >>> features = torch.tensor([[1.0, 2, 0], [0, 1, 1], [2, 0, 0]], dtype=torch.float64)
+        >>> features = torch.tensor(
+        ...     [[1.0, 2, 0], [0, 1, 1], [2, 0, 0]], dtype=torch.float64
+        ... )
         >>> path = Spherical(torch.tensor([0, 1, 2]), weight).descent(features, lr=1.0)
         >>> path.distance(torch.tensor([0, 10, 100, 1000]))
         tensor([2.4978e+00, 1.3092e+00, 8.1043e-04, 1.8111e-34], dtype=torch.float64)
