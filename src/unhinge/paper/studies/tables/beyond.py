@@ -241,6 +241,7 @@ def studies() -> list[Study]:
             (
                 Ordering("PAL lies above cross-entropy", PAL, CE),
                 Ordering("the penalty helps PAL", PENALIZED["pal"], PAL),
+                Ordering("PAL with a radius lies above cross-entropy", RADIUS, CE, ours=True),
                 Ordering("FNPAL lies above cross-entropy", FNPAL, CE, ours=True),
                 Ordering(
                     "PAL fits its rare classes worse than cross-entropy does",
