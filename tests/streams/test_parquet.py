@@ -395,6 +395,31 @@ def test_one_absurd_label_does_not_ask_for_memory(tmp_path):
         summarize_parquet(folder, num_classes=CLASSES)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_labels_may_be_words(tmp_path, kind):
+    """Numbered in the order of the alphabet, over all files: no single file has every word."""
+    features, labels = examples()
+    order = labels.argsort(stable=True)
+    features, labels = features[order], labels[order]
+    words = np.array(["ant", "bee", "cat", "dog", "eel"])[labels.numpy()]
+    table = table_of(features, labels).set_column(1, "label", pa.array(words).cast(kind))
+    actual = summarize_parquet(write_parts(tmp_path / "data", table))
+    assert_summary(actual, features, labels)
+
+
+def test_a_missing_word_is_a_bad_row_and_a_column_of_texts_names_no_classes(tmp_path, monkeypatch):
+    features, labels = examples(20)
+    words = ["ant", None, "bee", *["cat"] * 17]
+    table = table_of(features, labels).set_column(1, "label", pa.array(words))
+    folder = write_parts(tmp_path / "data", table, 1)
+    bad = BadRows()
+    assert summarize_parquet(folder, bad=bad).counts.tolist() == [1, 1, 17]
+    assert bad.counts == {"a feature or label is missing": 1}
+    monkeypatch.setattr(parquet, "MOST_CLASSES", 19)
+    with pytest.raises(ValueError, match="does not name classes"):
+        summarize_parquet(folder, label="name")
+
+
 # ---- words for what is no such file --------------------------------------------------------------------------------
 
 
@@ -417,7 +442,9 @@ def test_what_cannot_be_read_is_told_in_one_line(tmp_path):
         ({"path": folder, "label": "target"}, "has no column 'target'"),
         ({"path": folder, "features": "name"}, "holds string, but features are lists of numbers"),
         ({"path": folder, "features": ["name"]}, "holds string, but features must be numbers"),
-        ({"path": tmp_path / "words.parquet"}, "labels are whole numbers from 0"),
+        ({"path": tmp_path / "words.parquet", "num_classes": 3}, "names 1 classes, but num_classes is 3"),
+        ({"path": [tmp_path / "words.parquet", folder]}, "holds words in some of the files, but not in"),
+        ({"path": [folder, tmp_path / "words.parquet"]}, "labels are whole numbers from 0"),
     ):
         with pytest.raises(ValueError, match=told) as caught:
             summarize_parquet(**arguments)

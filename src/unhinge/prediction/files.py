@@ -82,6 +82,8 @@ def read_features(path: str | Path) -> FeatureFile:
     reader = READERS.get(file.suffix.lower())
     if reader is None:
         called = file.name or f"{str(path)!r}"
+        if file.suffix.lower() == ".parquet":
+            raise FileError(f"{called} is read in parts: by `unhinge predict {called}` or by summarize_parquet.")
         raise FileError(f"{called} is none of {', '.join(READERS)}. Write one of these with {WANTED}.")
     try:
         size = file.stat().st_size

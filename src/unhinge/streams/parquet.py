@@ -27,6 +27,7 @@ __all__ = ["collapse_of_parquet", "summarize_parquet"]
 
 UNIT_ROWS = 1 << 18  # rows of a unit of work: seconds of reading, so that little is read again after an interruption
 BATCH_NUMBERS = 1 << 21  # features of a batch: megabytes, which stay in the processor's cache while they are summed
+MOST_CLASSES = 1 << 20  # words in the label column: more of them are no names of classes, and would fill the memory
 WIDEST_COVARIANCE = 4096  # beyond it the p x p matrix that nc1 needs is left out
 
 Progress = Callable[[int, int], None]  # units done, units in all
@@ -53,7 +54,8 @@ def summarize_parquet(
     Arguments:
         path: A file, a folder of files, a list of either, or an address that Arrow knows (``s3://bucket/folder``).
         features: A column of lists of numbers, or the names of the columns if each feature has its own.
-        label: The column of the labels: whole numbers from 0, or lists of :math:`C` probabilities.
+        label: The column of the labels: whole numbers from 0, words (the classes are then numbered in the order of the
+            alphabet, after a pass over this column alone), or lists of :math:`C` probabilities.
         num_classes: :math:`C`. None takes the largest label plus one, from the statistics in the files or else from a
             pass over the label column alone.
         engine: ``"local"``, ``"dask"`` or ``"ray"``.
@@ -130,7 +132,7 @@ class Unit:
 
 def _read(unit: Unit, columns: Columns, work: Pass, batch: int) -> bytes:
     """The part of one unit; as bytes, which every engine carries alike."""
-    with needed_for("Parquet files"):
+    with needed_for("reading Parquet files"):
         import pyarrow.parquet as pq
     with pq.ParquetFile(unit.file, filesystem=unit.filesystem) as file:
         batches = file.iter_batches(batch, list(unit.row_groups), columns.names)
@@ -138,7 +140,7 @@ def _read(unit: Unit, columns: Columns, work: Pass, batch: int) -> bytes:
 
 
 def _units(files: Sequence[str], filesystem: pyarrow.fs.FileSystem) -> Iterator[Unit]:
-    with needed_for("Parquet files"):
+    with needed_for("reading Parquet files"):
         import pyarrow as pa
         import pyarrow.parquet as pq
     for file in files:
@@ -158,7 +160,7 @@ def _units(files: Sequence[str], filesystem: pyarrow.fs.FileSystem) -> Iterator[
 
 def _files_of(path: str | Path | Sequence[str | Path]) -> tuple[list[str], pyarrow.fs.FileSystem]:
     """All files in the order of their names, and the file system they are on."""
-    with needed_for("Parquet files"):
+    with needed_for("reading Parquet files"):
         import pyarrow as pa
         import pyarrow.dataset as ds
     paths = [path] if isinstance(path, str | Path) else list(path)
@@ -185,7 +187,7 @@ def _files_of(path: str | Path | Sequence[str | Path]) -> tuple[list[str], pyarr
 
 def _expected(units: Sequence[Unit], features: str | Sequence[str], label: str, num_classes: int | None) -> Columns:
     """The columns, with the width of the first rows and the number of classes."""
-    with needed_for("Parquet files"):
+    with needed_for("reading Parquet files"):
         import pyarrow.parquet as pq
     names = features if isinstance(features, str) else tuple(features)
     if not names:
@@ -204,6 +206,11 @@ def _expected(units: Sequence[Unit], features: str | Sequence[str], label: str, 
         kind = file.schema_arrow.field(label).type
         if num_classes is None and kind.num_fields:  # lists; is_nested of pyarrow 15 knows none of fixed size
             num_classes = width_of(label, next(file.iter_batches(256, list(first.row_groups), [label])))
+    classes = _words(units, label) if _are_words(kind) else None
+    if classes is not None and num_classes not in (None, len(classes)):
+        raise ValueError(f"column {label!r} names {len(classes):,} classes, but num_classes is {num_classes}.")
+    if classes is not None:
+        num_classes = len(classes)
     if num_classes is None:
         num_classes = _largest_label(units, label) + 1
         rows = sum(unit.rows for unit in units)
@@ -212,12 +219,39 @@ def _expected(units: Sequence[Unit], features: str | Sequence[str], label: str, 
                 f"the largest of the labels is {num_classes - 1:,}, but there are only {rows:,} rows. If labels "
                 "are wrong, pass num_classes: rows with labels beyond it are then named."
             )
-    return Columns(names, label, width_of(names, head), max(int(num_classes), 2))
+    return Columns(names, label, width_of(names, head), max(int(num_classes), 2), classes)
+
+
+def _are_words(kind: pyarrow.DataType) -> bool:
+    with needed_for("reading Parquet files"):
+        import pyarrow as pa
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _words(units: Sequence[Unit], label: str) -> tuple[str, ...]:
+    """Every word of the label column, in the order of the alphabet."""
+    with needed_for("reading Parquet files"):
+        import pyarrow.parquet as pq
+    words: set[str] = set()
+    for unit in units:
+        with pq.ParquetFile(unit.file, filesystem=unit.filesystem) as file:
+            if label not in file.schema_arrow.names or not _are_words(file.schema_arrow.field(label).type):
+                raise ValueError(f"column {label!r} holds words in some of the files, but not in {unit.file}.")
+            for batch in file.iter_batches(1 << 18, list(unit.row_groups), [label]):
+                words.update(word for word in batch.column(0).unique().to_pylist() if word is not None)
+        if len(words) > MOST_CLASSES:
+            raise ValueError(
+                f"column {label!r} holds more than {MOST_CLASSES:,} different words, so it does not name classes. "
+                "Name another column, or encode the classes as numbers."
+            )
+    return tuple(sorted(words))
 
 
 def _largest_label(units: Sequence[Unit], label: str) -> int:
     """From the statistics of the row groups; where one has none, from the column itself."""
-    with needed_for("Parquet files"):
+    with needed_for("reading Parquet files"):
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
     largest = 0

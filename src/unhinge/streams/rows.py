@@ -90,6 +90,7 @@ class Columns:
     label: str
     width: int
     num_classes: int
+    classes: tuple[str, ...] | None = None  # what the classes are called, in order, where the labels are words
 
     @property
     def names(self) -> list[str]:
@@ -176,7 +177,7 @@ def _from_lists(column: pa.Array, columns: Columns, reject: Reject) -> Tensor:
         size = getattr(column.type, "list_size", -1)
         flat = column.values.slice(column.offset * size, len(column) * size) if size >= 0 else column.flatten()
         return _numbers(flat, name).view(len(column), width)
-    with needed_for("Arrow data"):
+    with needed_for("reading Arrow data"):
         import pyarrow as pa
     kept = column.filter(pa.array(fits)).flatten()
     some = _numbers(kept, name).view(-1, width)
@@ -187,7 +188,7 @@ def _from_lists(column: pa.Array, columns: Columns, reject: Reject) -> Tensor:
 
 def _lengths(column: pa.Array, name: str) -> NDArray[np.int64]:
     """The length of each list, -1 where there is none."""
-    with needed_for("Arrow data"):
+    with needed_for("reading Arrow data"):
         import pyarrow as pa
         import pyarrow.compute as pc
     kind = column.type
@@ -202,7 +203,7 @@ def _lengths(column: pa.Array, name: str) -> NDArray[np.int64]:
 
 def _numbers(values: pa.Array, name: str) -> Tensor:
     """A flat Arrow array as a tensor that shares its memory where it can; nulls become NaN."""
-    with needed_for("Arrow data"):
+    with needed_for("reading Arrow data"):
         import pyarrow as pa
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
         values = values.cast(pa.float64())
@@ -220,7 +221,7 @@ def _numbers(values: pa.Array, name: str) -> Tensor:
 
 def _labels(batch: Batch, columns: Columns, reject: Reject) -> Tensor:
     """Integers :math:`(b,)` or soft labels :math:`(b, C)`; the rejected rows hold whatever is at hand."""
-    with needed_for("Arrow data"):
+    with needed_for("reading Arrow data"):
         import pyarrow as pa
         import pyarrow.compute as pc
     column = _column(batch, columns.label)
@@ -231,6 +232,11 @@ def _labels(batch: Batch, columns: Columns, reject: Reject) -> Tensor:
         off = (soft.double().sum(1) - 1).abs() > 16 * columns.num_classes * torch.finfo(soft.dtype).eps
         reject((off | ~torch.isfinite(soft).all(1) | (soft < 0).any(1)).numpy(), SOFT)
         return soft
+    if columns.classes is not None:
+        words = column.dictionary_decode() if pa.types.is_dictionary(kind) else column
+        place = pc.index_in(words, value_set=pa.array(columns.classes, words.type))
+        reject(~_valid(place), MISSING)
+        return torch.from_numpy(np.asarray(pc.fill_null(place, 0).to_numpy(zero_copy_only=False), dtype=np.int64))
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise ValueError(
             f"column {columns.label!r} holds {kind}, but labels are whole numbers from 0. "
@@ -254,7 +260,7 @@ def _valid(column: pa.Array) -> Mask:
 
 def _column(batch: Batch, name: str) -> pa.Array:
     """One Arrow array, also of a table in chunks and of a tensor type."""
-    with needed_for("Arrow data"):
+    with needed_for("reading Arrow data"):
         import pyarrow as pa
     if name not in batch.schema.names:
         raise ValueError(f"there is no column {name!r}; there are {', '.join(batch.schema.names)}.")
