@@ -202,8 +202,8 @@ for name, make in {"cross-entropy": Dense, "Taylor softmax": Learned, "fixed pro
 # %% [markdown]
 # Fixed random prototypes fail, and not because of the loss: full cross-entropy on the same prototypes gets no more
 # (6.2 % against 6.7 %, `benchmarks/results/glyphs_2core_2026-11.md`). Characters look alike, and prototypes drawn at
-# random do not know it. Prototypes that learn do well. At a few thousand classes dense cross-entropy is both ahead
-# and cheap, so use it. The other head is for numbers of classes at which this no longer holds.
+# random do not know it. Prototypes that learn do well. At a few thousand classes dense cross-entropy is as good and
+# cheaper, so use it. The other head is for numbers of classes at which this no longer holds.
 #
 # ## What a step costs
 #

@@ -19,7 +19,7 @@ NAMES = build["NAMES"]
 SAYS = {
     "exact_dynamics": r"1/9 +-0\.034533 +235 .* [0-9.]+e-1[4-9]\b",
     "long_tail": r"plain mean: .*\n.* \[100, 65\] .*\n.*\n.* \[100, 65, 42, 27, 18, 11, 7, 5, 3, 2\] ",
-    "many_classes": r"Taylor softmax, finished +\d\d\.\d% right[^\n]+\n  fixed prototypes +\d",
+    "many_classes": r"Taylor softmax +\d\d\.\d% right[^\n]+\n  fixed prototypes +\d",
     "kernel_prediction": r"convnet +4 +0\.\d+",
     "young_cross_entropy": r"certified to 10 % until step 1\d\d\d; the last class is all right at step \d\d\d\b",
 }

@@ -149,7 +149,7 @@ def test_a_file_that_is_not_there_or_of_no_known_kind_is_refused(tmp_path: Path)
         read_features(tmp_path / "missing.npz")
     with pytest.raises(FileError, match=r"features\.xlsx is none of \.npz, \.safetensors, \.pt"):
         read_features(tmp_path / "features.xlsx")
-    with pytest.raises(FileError, match="unhinge predict features.parquet"):
+    with pytest.raises(FileError, match=r"unhinge predict features\.parquet"):
         read_features(tmp_path / "features.parquet")
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(FileError, match="not a file"):

@@ -83,6 +83,7 @@ def test_a_shortlist_restarts_the_rows_from_class_means_and_changes_the_loss(tmp
 def test_the_restart_comes_at_half_time(epochs, restart):
     assert replace(FINISHED, epochs=epochs).restart == restart
     assert replace(RECIPE, epochs=epochs).restart is None
+    assert replace(RECIPE, epochs=epochs).key != replace(FINISHED, epochs=epochs).key
 
 
 @pytest.mark.parametrize(

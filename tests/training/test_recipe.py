@@ -23,7 +23,16 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=3,
 )
-APART = ("loss", "head", "radius", "weighted_penalty", "rescale", "fonts", "characters")  # valid only with others
+APART = (
+    "loss",
+    "head",
+    "radius",
+    "weighted_penalty",
+    "rescale",
+    "shortlist",
+    "fonts",
+    "characters",
+)  # valid only with others
 GOOD = {
     "data": st.sampled_from(["digits", "cifar10", "folder:a b/c"]),
     "imbalance": st.none() | st.sampled_from(["exp:100", "step:2.5"]),
