@@ -251,8 +251,8 @@ for k, count in enumerate(sizes):
 
 # %% [markdown]
 # The step of the head stays where it is while that of cross-entropy grows with the classes. At 20,902 Chinese
-# characters the finished head overtakes cross-entropy, at equal epochs and at equal time; the guide has the numbers
-# (`docs/guide/choosing.md`).
+# characters the head is ahead of cross-entropy at equal time, and level with its best form at equal epochs; the guide
+# has the numbers (`docs/guide/choosing.md`).
 
 # %%
 COLORS = {"cross-entropy": "#0072B2", "Taylor softmax": "#D55E00", "fixed prototypes": "#999999"}
