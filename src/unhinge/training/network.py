@@ -112,8 +112,7 @@ class ManyClassAdapter(nn.Module):
 
     def losses(self, features: Tensor, target: Tensor) -> Tensor:
         """Of each example."""
-        begun = self.near is not None and bool(self.near[0, 0] >= 0)
-        shortlist = self.near[target].long() if self.near is not None and begun else None
+        shortlist = None if self.near is None or self.near[0, 0] < 0 else self.near[target].long()
         losses: Tensor = self.inner(features, target, "none", shortlist=shortlist)
         return losses
 

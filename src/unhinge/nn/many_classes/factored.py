@@ -202,15 +202,17 @@ class FactoredRows(nn.Module):
         """Multiply U and omega into the rows, and take the sums anew."""
         for start, block in self.blocks():
             self.own[start : start + len(block)] = block
-        self.common.zero_()
-        self.mix.copy_(torch.eye(len(self.mix)) if self.quadratic else torch.ones(()))
+        self._begin()
         self.folds += 1
-        self.recount()
 
     @torch.no_grad()
     def replace(self, rows: Tensor) -> None:
         r"""Other rows :math:`(C', p)` of this process in the place of those there are, as if it began anew."""
         self.own.copy_(rows)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Let the rows be those of V: U the identity, no omega, and the sums taken anew."""
         self.common.zero_()
         self.mix.copy_(torch.eye(len(self.common)) if self.quadratic else torch.ones(()))
         self.recount()
