@@ -370,14 +370,8 @@ def studies() -> list[Study]:
             _many_class_cells,
             ("accuracy", "best_accuracy", "training.accuracy", "seconds"),
             (
-                Ordering(
-                    "the Taylor softmax lies above the unhinged loss",
-                    TAYLOR,
-                    Method("many-unhinged"),
-                    ours=True,
-                    regime=False,
-                ),
-                Ordering("class means and a shortlist lift it further", FINISHED, TAYLOR, ours=True, regime=False),
+                Ordering("the Taylor softmax lies above the unhinged loss", TAYLOR, Method("many-unhinged"), ours=True),
+                Ordering("class means and a shortlist lift it further", FINISHED, TAYLOR, ours=True),
             ),
             note="Typefaces, not images, are held out. Every method has the same SGD at one rate on the network, which "
             "does not suit cross-entropy: with a rate of its own it is ahead at this number of classes "
