@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def run_in(count: int, work: Callable[..., None], *arguments: Any) -> None:
 def start_in(count: int, work: Callable[..., None], *arguments: Any) -> list[Any]:
     """The same, without waiting and without ending anyone: the processes, started."""
     context, port = mp.get_context("spawn"), _free_port()
-    members = [context.Process(target=_member, args=(rank, count, port, work, arguments)) for rank in range(count)]
+    members = [context.Process(target=_alone, args=(rank, count, port, work, arguments)) for rank in range(count)]
     for member in members:
         member.start()
     return members
@@ -64,8 +65,20 @@ def _member(rank: int, count: int, port: int, work: Callable[..., None], argumen
     dist.init_process_group("gloo", rank=rank, world_size=count)
     work(rank, *arguments)  # an error goes to the parent, which ends the other process
     dist.barrier()  # neither leaves while the other may still ask it for something
-    # Gloo's threads, of which sharding starts some for groups of its own, may abort the interpreter while it shuts
-    # down (signal 6 after the work was done). All that was to be said is said: leave without that.
+    _leave(0)
+
+
+def _alone(rank: int, count: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """The same where no parent waits for an error: it is printed here, and the process ends with 1."""
+    try:
+        _member(rank, count, port, work, arguments)
+    except Exception:
+        traceback.print_exc()
+        _leave(1)
+
+
+def _leave(code: int) -> None:
+    """End at once: gloo's threads may abort an interpreter that shuts down (signal 6, after all was done and said)."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
