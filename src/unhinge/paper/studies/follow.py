@@ -5,7 +5,6 @@ A run is named by its recipe, so tables that share a network share the run, and 
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -82,9 +81,7 @@ def follow(task: Task) -> JsonRecord:
     """Train, evaluate, and write the result; a run that was interrupted is continued."""
     folder = Path(task.runs) / task.recipe.key
     material = material_of(task.recipe, task.data_root)
-    began = time.perf_counter()
     run = fit(task.recipe, folder, material=material)
-    seconds = seconds_spent(folder)
     result: JsonRecord = {
         "recipe": asdict(task.recipe),
         "machine": _machine(task.recipe.threads),
@@ -93,14 +90,13 @@ def follow(task: Task) -> JsonRecord:
         "epochs": len(run.records),
         "steps": -(-len(material.train) // task.recipe.batch) * len(run.records),
         "train_images": len(material.train),
-        "seconds": round(seconds, 2),
+        "seconds": round(seconds_spent(folder), 2),
         "curves": {name: [record.get(name) for record in run.records] for name in CURVES},
         "epoch_seconds": [round(duration, 3) for duration in epoch_seconds(folder)],
     }
     if run.stopped is None:
         evaluation = evaluate(folder, task.ood, data_root=task.data_root, material=material)
         result |= _lasting(evaluation, [record["test_accuracy"] for record in run.records if "test_accuracy" in record])
-    result["evaluation_seconds"] = round(time.perf_counter() - began - seconds, 2)
     result = plain(result, names=True)
     write_sealed(task.path, result)
     # The last one stays: if another table asks the same network about unknown images, nothing is trained again.
