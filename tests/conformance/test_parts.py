@@ -247,6 +247,55 @@ def test_reading_works_in_inference_mode_and_in_threads(name):
         assert all(pool.map(ask, range(32)))
 
 
+@every_head
+@every_dtype
+def test_a_restart_is_that_of_float64_and_goes_on(name, dtype):
+    means = drawn(DIM, dtype)[0][torch.arange(CLASSES) % BATCH] + torch.arange(CLASSES)[:, None].to(dtype)
+    head, wide = many(name, dtype), many(name)
+    head.restart(means)
+    wide.restart(means.double())
+    assert head.dense().dtype == dtype
+    limit = 8 * torch.finfo(dtype).eps * wide.dense().abs().max().item()
+    torch.testing.assert_close(head.dense().double(), wide.dense(), rtol=0, atol=limit)
+    for other in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+        assert torch.equal(other.dense(), head.dense())
+    features, target = drawn(DIM, dtype)
+    head(features, target).backward()
+    head.step(0.001)
+    assert head.dense().isfinite().all()
+
+
+@every_head
+@pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30, 1e100])
+def test_a_restart_makes_the_same_logits_at_any_scale_of_the_features(name, scale):
+    means = torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(3), dtype=F64)
+    head, scaled = many(name), many(name)
+    head.restart(means)
+    scaled.restart(scale * means)
+    torch.testing.assert_close(scaled.dense() * scale, head.dense(), rtol=1e-12, atol=1e-12)
+
+
+@every_head
+@pytest.mark.parametrize(
+    "means",
+    [
+        [[0.0] * DIM] * CLASSES,
+        torch.arange(CLASSES * DIM).view(CLASSES, DIM),
+        torch.zeros(DIM, CLASSES),
+        torch.full((CLASSES, DIM), torch.nan),
+        torch.full((CLASSES, DIM), 2.0),
+        torch.zeros(CLASSES, DIM),
+    ],
+    ids=["list", "integers", "transposed", "nan", "all the same", "zeros"],
+)
+def test_a_wrong_restart_is_a_value_error_and_changes_no_row(name, means):
+    head = many(name)
+    before = head.dense()
+    with pytest.raises(ValueError, match=r"^(the class )?means .{15,}"):
+        head.restart(means)
+    assert torch.equal(head.dense(), before)
+
+
 # ---- the simplex ----------------------------------------------------------------------------------------------------
 
 

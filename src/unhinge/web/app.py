@@ -27,7 +27,7 @@ from unhinge.web.uploads import LARGEST_FILE, UPLOADS
 
 __all__ = ["LANES", "VIEWS", "all_controls", "make_app"]
 
-LARGEST_KEPT = 32 * 2**20  # bytes of answers
+LARGEST_KEPT = 16 * 2**20  # bytes of answers
 LONGEST_UPLOAD = 30.0  # seconds
 LOG = logging.getLogger(__name__)
 SORRY = "Something went wrong in the explorer itself; the details are in its terminal. Another value may work."

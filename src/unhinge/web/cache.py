@@ -7,7 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["SizedCache"]
+__all__ = ["STARTS_KEPT", "SizedCache"]
+
+STARTS_KEPT = 8 * 2**20  # bytes of starts in each view: some dozens, where whoever moves a slider needs the last one
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -19,7 +19,7 @@ __all__ = [
     "times",
 ]
 
-SAMPLES = 200
+SAMPLES = 100  # of a curve: a piece of it is some 4 pixels long
 
 RATES: tuple[Control, ...] = (
     number("lr", "rate η", "Learning rate of the prototypes.", 0.1, 1e-6, 1e4, log=True, slide=(1e-3, 10.0)),
@@ -66,11 +66,11 @@ def runs_out(state: State) -> bool:
 
 
 def nice_length(steps: float) -> int:
-    """The next length of a few digits that 200 divides, from 200 on.
+    """The next length of a few digits that 100 divides, from 100 on.
 
     Example:
         >>> nice_length(1286.0), nice_length(3.0)
-        (1400, 200)
+        (1300, 100)
     """
     if not steps > SAMPLES:
         return SAMPLES

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from unhinge.web.address import State
-from unhinge.web.cache import SizedCache
+from unhinge.web.cache import STARTS_KEPT, SizedCache
 from unhinge.web.controls import Control, choice, count, number, text
 from unhinge.web.script import Script
 from unhinge.web.uploads import UPLOADS
@@ -138,7 +138,7 @@ def _bytes(given: Setting) -> int:
     return sum(value.nbytes for value in given.script.names.values() if isinstance(value, torch.Tensor))
 
 
-DRAWN: SizedCache[tuple[tuple[int, ...], int, str, int], Setting] = SizedCache(limit=64 * 2**20, size_of=_bytes)
+DRAWN: SizedCache[tuple[tuple[int, ...], int, str, int], Setting] = SizedCache(STARTS_KEPT, _bytes)
 
 
 def setting(state: State) -> Setting:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unhinge.theory import SphericalPath
 from unhinge.web.address import State
-from unhinge.web.cache import SizedCache
+from unhinge.web.cache import STARTS_KEPT, SizedCache
 from unhinge.web.clock import RATES, length_shown, rates, runs_out, times
 from unhinge.web.controls import choice, count, number
 from unhinge.web.moving import FRAMES, PER_CLASS, basis_line, moving_panel, shown_classes
@@ -154,7 +154,7 @@ def _bytes(script: Script) -> int:
 
 
 SMALL = 100_000  # numbers: states of all examples are made faster than a few examples walk
-STARTS: SizedCache[str, Script] = SizedCache(limit=64 * 2**20, size_of=_bytes)
+STARTS: SizedCache[str, Script] = SizedCache(STARTS_KEPT, _bytes)
 
 
 def _solve(state: State) -> _TwoPaths:

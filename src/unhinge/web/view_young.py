@@ -19,11 +19,11 @@ from unhinge.web.words import plain, share
 __all__ = ["YOUNG"]
 
 LARGEST = {"logits": 60_000, "numbers": 150_000}
-STEP = 0.03  # of the fastest mode: some hundred steps from a small start to its end, each of them close to the flow
-ACCURACY_BUDGET = 8e6  # nanoseconds
+STEP = 0.05  # of the fastest mode: some hundred steps from a small start to its end, each of them close to the flow
+ACCURACY_BUDGET = 5e6  # nanoseconds
 BUDGET = 4e8  # multiplications of the simulation, a step counting for at least OVERHEAD
 OVERHEAD = 4e5
-MARKS = 40
+MARKS = 30
 EXACT, AFTER, REAL = "exact", "linear loss alone", "real cross-entropy"
 
 CONTROLS = (
@@ -74,7 +74,7 @@ CONTROLS = (
     number(
         "lr",
         "rate η",
-        "Learning rate of features and prototypes. Empty: the fastest mode grows by 3 % in a step.",
+        "Learning rate of features and prototypes. Empty: the fastest mode grows by 5 % in a step.",
         None,
         1e-6,
         1e4,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from unhinge.nn.contract import check_prior, check_prior_sum, check_reduction
+from unhinge.nn.contract import as_tensor, check_prior, check_prior_sum, check_reduction
 from unhinge.nn.many_classes.factored import FactoredRows, Pull
 from unhinge.nn.many_classes.rules import head_loss, prior_loss
 from unhinge.nn.many_classes.shards import Shards
@@ -221,6 +221,8 @@ class ManyClassHead(nn.Module):
                     [-3.2958,  0.0000],
                     [ 0.0000,  0.0000]])
         """
+        if not as_tensor("means", means).is_floating_point():
+            raise ValueError(f"means must be a floating tensor, got {means.dtype}. Convert: means.float().")
         if means.shape != (self.num_classes, self.in_features):
             raise ValueError(
                 f"means must have shape ({self.num_classes}, {self.in_features}), one row per class, "
@@ -228,15 +230,17 @@ class ManyClassHead(nn.Module):
             )
         if not 0 < strength < math.inf:
             raise ValueError(f"strength must be positive and finite, got {strength}.")
-        wide = means.detach().to(self.store.total)
+        unit = means.detach().abs().max().double().item()  # so that no square leaves the range
+        if not math.isfinite(unit):
+            raise ValueError("means hold NaN or infinity: a class without an example, or features that overflowed.")
+        wide = means.detach().to(self.store.total) / (unit or 1.0)
         center = wide.mean(0)
         rows = wide - center
-        length = rows.square().sum(1).mean()
-        if not bool(length.isfinite()):
-            raise ValueError("means hold NaN or infinity: a class without an example, or features that overflowed.")
-        if length <= torch.finfo(means.dtype).eps * wide.square().sum(1).mean():
+        length = rows.square().sum(1).mean().item()
+        if length <= torch.finfo(means.dtype).eps * wide.square().sum(1).mean().item():
             raise ValueError("the class means are all the same, so they say nothing about the classes. Train on first.")
         rows *= strength * math.log(self.num_classes) / length
+        center, rows = center * unit, rows / unit
         if self.with_bias:
             rows = torch.cat([rows, -(rows @ center)[:, None]], 1)
         self.store.replace(rows[self.store.shards.start : self.store.shards.stop])

@@ -16,23 +16,22 @@ CE_PENALTIES, PAL_PENALTIES = (5e-6, 1e-5, 5e-5), (1e-7, 5e-7, 1e-6, 5e-6)
 
 
 def _long_tailed(data: str, scale: str) -> list[Cell]:
-    shown = (100, 10, 1) if scale == "quick" else RATIOS
     cells = []
     for method, numbers in LONG_TAILED[data].items():
         for ratio, number in zip(RATIOS, numbers, strict=True):
-            if ratio in shown:
+            if ratio in _shown(scale):
                 recipe = recipe_of(Setting(data, "exp", ratio), method, scale)
                 cells.append(Cell(method, Column(ratio=ratio), recipe, paper=(("accuracy", number),)))
     return cells
 
 
 def _imbalanced(data: str, scale: str) -> list[Cell]:
-    shown = (100, 10) if scale == "quick" else RATIOS[:-1]
+    uneven = _shown(scale)[:-1]
     cells = []
     for profile, table in (("exp", LONG_TAILED), ("step", IMBALANCED_STEP)):
         for method, numbers in table[data].items():
             for ratio, number in zip(RATIOS, numbers, strict=False):
-                if method.kind == "ce" and ratio in shown:
+                if method.kind == "ce" and ratio in uneven:
                     recipe = recipe_of(Setting(data, profile, ratio), method, scale)  # type: ignore[arg-type]
                     cells.append(Cell(method, Column(profile=profile, ratio=ratio), recipe, None, _accuracy(number)))
     return cells
@@ -43,13 +42,17 @@ def _accuracy(number: float) -> tuple[tuple[str, float], ...]:
 
 
 def _reliability(data: str, scale: str) -> list[Cell]:
-    shown = (100, 10) if scale == "quick" else RATIOS[:-1]
     methods = [method for method in LONG_TAILED[data] if method.kind == "ce"]
     return [
         Cell(method, Column(ratio=ratio), recipe_of(Setting(data, "exp", ratio), method, scale))
         for method in methods
-        for ratio in shown
+        for ratio in _shown(scale)[:-1]
     ]
+
+
+def _shown(scale: str) -> tuple[int, ...]:
+    """The ratios that are run: all of the paper's at its own scale, else the ends and one between, at half the cost."""
+    return RATIOS if scale == "paper" else (100, 10, 1)
 
 
 def _pairs(kind: str, penalties: tuple[float, ...]) -> tuple[tuple[Method, Method], ...]:
