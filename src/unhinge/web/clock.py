@@ -80,11 +80,11 @@ def nice_length(steps: float) -> int:
 
 
 def times(length: int, discrete: bool) -> str:
-    """The moments shown, as Python: 201 times of the flow, or at most 201 whole steps.
+    """The moments shown, as Python: 101 times of the flow, or at most 101 whole steps.
 
     Example:
         >>> times(1400, True)
-        'torch.arange(0, 1401, 7)'
+        'torch.arange(0, 1401, 14)'
     """
     if not discrete:
         return f"torch.linspace(0, {length}, {SAMPLES + 1}, dtype=torch.float64)"
@@ -92,7 +92,7 @@ def times(length: int, discrete: bool) -> str:
 
 
 def shown_length(asked: float) -> int:
-    """The steps asked for, or where they are many the next smaller number that 200 divides."""
+    """The steps asked for, or where they are many the next smaller number that 100 divides."""
     length = int(asked)
     return length if length < SAMPLES else SAMPLES * (length // SAMPLES)
 
@@ -111,7 +111,7 @@ def stride_for(cost: float, budget: float, samples: int = SAMPLES) -> int:
 
     Example:
         >>> stride_for(1.0, budget=1000.0), stride_for(1.0, budget=20.0)
-        (1, 10)
+        (1, 5)
     """
     affordable = max(budget / cost, 11)
     for stride in (1, 2, 4, 5, 8, 10):

@@ -13,7 +13,7 @@ from unhinge.web.script import Script
 
 __all__ = ["FRAMES", "PER_CLASS", "basis_line", "moving_panel", "shown_classes"]
 
-FRAMES = 30
+FRAMES = 40
 PER_CLASS = 12  # examples drawn of each class
 
 
