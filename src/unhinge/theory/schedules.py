@@ -30,6 +30,7 @@ __all__ = [
     "exponential",
     "piecewise",
     "as_schedule",
+    "flat_edges",
     "needs_gradient",
     "rate_pair",
     "steady_rate",
@@ -300,6 +301,18 @@ class Piecewise:
     @property
     def highest(self) -> float:
         return max(value.item() for value in self.values)
+
+
+def flat_edges(shape: Shape) -> list[int] | None:
+    """The steps from which on the rate is another, 0 first, of a shape that is constant in between; None of others.
+
+    Example:
+        >>> flat_edges(Piecewise((torch.tensor(2.5),), (torch.tensor(1.0), torch.tensor(0.1))))
+        [0, 3]
+    """
+    if not isinstance(shape, Constant | Geometric | Piecewise):
+        return None
+    return sorted({0, *map(math.ceil, shape.breaks)})
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,14 @@
 r"""Momentum in one eigenvalue: the response of ``torch.optim.SGD`` as a two-term recurrence  [eq: momentum].
 
 At a constant rate it is a power of one 2 x 2 step, taken through its two eigenvalues; the slow one is 1 + small, and
-small is found without cancellation, so that a trillion steps are as exact as ten.
+small is found without cancellation, so that a trillion steps are as exact as ten. A rate that changes now and then is
+constant from one change to the next.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +17,13 @@ from torch import Tensor
 from unhinge.theory.linear.products import ordered_products
 from unhinge.theory.linear.symbols import SATURATED, step_rates, until_rest
 from unhinge.theory.numerics import LAST_STEP, TINY, log_abs1p
-from unhinge.theory.schedules import Constant, Shape
+from unhinge.theory.schedules import Constant, Shape, flat_edges
 from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps
 
 __all__ = ["Momentum", "MomentumSymbol", "Roots"]
+
+MOST_SPANS = 100  # of a constant rate: each costs what some dozen steps do
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,12 @@ class Roots:
         )
         return torch.where(self.real, lead, torch.where(self.real, 1.0, self.det).log() / 2)
 
-    def power(self, steps: Tensor, z: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """The first entry of matrix^steps (z, b), as (log, value), shape (*, K) each."""
-        j = steps[..., None].double()
-        swept = self.matrix[:, 0, 0] * z + self.matrix[:, 0, 1] * b  # the first entry after one step
+    def power(self, steps: Tensor, z: Tensor, b: Tensor, entry: int = 0) -> tuple[Tensor, Tensor]:
+        """An entry of matrix^steps (z, b), as (log, value), shape (*, K) each; the log is the same for both entries."""
+        j, now = steps[..., None].double(), (z, b)[entry]
+        swept = self.matrix[:, entry, 0] * z + self.matrix[:, entry, 1] * b  # the entry after one step
         odd = (steps % 2 == 1)[..., None]
-        value = torch.where(self.real, self._straight(j, odd, z, swept), self._turning(j, z, swept))
+        value = torch.where(self.real, self._straight(j, odd, now, swept), self._turning(j, now, swept))
         return j * self.log_modulus, value
 
     def _straight(self, j: Tensor, odd: Tensor, z: Tensor, swept: Tensor) -> Tensor:
@@ -138,8 +142,11 @@ class MomentumSymbol:
         rate = self._first_rate
         z, b = self.first(rate, omega)
         later = (time - 1).clamp(min=0)
+        edges = flat_edges(self.shape)
         if self.shape.settles == 0:
             log, value = (self.roots(rate, omega) if roots is None else roots).power(later, z, b)
+        elif edges is not None and len(edges) <= MOST_SPANS:
+            log, value = self._over_spans(edges, later, omega, z, b)
         else:
             log, product = ordered_products(
                 lambda start, stop: self.matrices(step_rates(self.shape, start + 1, stop + 1), omega),
@@ -149,6 +156,29 @@ class MomentumSymbol:
             value = product[..., 0, 0] * z + product[..., 0, 1] * b
         started = (time > 0)[..., None]
         return torch.where(started, log, 0.0), torch.where(started, value, 1.0)
+
+    def _over_spans(
+        self, edges: Sequence[int], later: Tensor, omega: Tensor, z: Tensor, b: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same from (z, b), which one step leaves, where the rate changes at these steps only."""
+        asked, reached = later.reshape(-1), torch.zeros_like(omega)
+        logs, values = reached.expand(len(asked), -1), z.expand(len(asked), -1)
+        last = int(asked.max()) if asked.numel() else 0
+        starts = sorted({max(edge - 1, 0) for edge in edges})  # the first step is taken already
+        for start, stop in zip(starts, [*starts[1:], math.inf], strict=True):
+            roots = self.roots(step_rates(self.shape, start + 1, start + 2)[0], omega)
+            inside = ((asked > start) & (asked <= stop)).nonzero().flatten()
+            log, value = roots.power(asked[inside] - start, z, b)
+            logs = logs.index_put((inside,), reached + log)
+            values = values.index_put((inside,), value)
+            if stop >= last:
+                break
+            end = torch.tensor([int(stop) - start])
+            (log, z), (_, b) = (roots.power(end, z, b, entry) for entry in (0, 1))
+            size = torch.maximum(z.detach().abs(), b.detach().abs())[0]
+            size = torch.where(size > 0, size, 1.0)
+            z, b, reached = z[0] / size, b[0] / size, reached + log[0] + size.log()
+        return logs.reshape(*later.shape, -1), values.reshape(*later.shape, -1)
 
     @property
     def _first_rate(self) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from unhinge.theory.keeping import kept, tensors_in
 from unhinge.theory.numerics import HUGE, falling, log_abs1p
-from unhinge.theory.schedules import Geometric, Piecewise, Schedule, constant, needs_gradient
+from unhinge.theory.schedules import Schedule, constant, flat_edges, needs_gradient
 from unhinge.theory.sphere.planes import Planes
 from unhinge.theory.sphere.series import SMALL_STEP, end_factor, half_tangent, halves, small_steps_after, turned
 from unhinge.theory.types import Time
@@ -250,10 +250,11 @@ class SphereDescent:
         shape = self.schedule.shape
         if math.isinf(shape.settles):
             return iter([(0, math.inf, None)])
-        flat = isinstance(shape, Piecewise | Geometric)
-        edges = sorted({0, *(math.ceil(at) for at in (shape.breaks if flat else (shape.settles,)))})
-        rates: list[Tensor | None] = [None] * len(edges)
-        if flat:
+        edges = flat_edges(shape)
+        if edges is None:
+            edges = sorted({0, math.ceil(shape.settles)})
+            rates: list[Tensor | None] = [None] * len(edges)
+        else:
             rates = list(self.schedule(torch.tensor(edges)).unbind())
         return zip(edges, [*edges[1:], math.inf], [*rates[:-1], final_rate(self.schedule)], strict=True)
 
