@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unhinge import EarlyCrossEntropy, LayerPeeled, Spherical, __version__, summarize
+from unhinge import EarlyCrossEntropy, LayerPeeled, Spherical, __version__, cosine, step, summarize
 
 torch.set_num_threads(1)
 
@@ -133,6 +133,13 @@ def momentum() -> Iterator[Work]:
     plain, heavy = (problem.descent(features, weight, momentum=mu) for mu in (0.0, 0.9))
     yield "loss at 20,000 steps, plain", lambda: plain.loss(steps)
     yield "loss at 20,000 steps, momentum", lambda: heavy.loss(steps)
+    counts = (100 * 0.05 ** (torch.arange(39) / 38)).round().long()
+    target = torch.repeat_interleave(torch.arange(39), counts)
+    tail, start = LayerPeeled(target), (normal(len(target), 64), normal(39, 64, seed=1))
+    for name, rate in (("three drops", step(0.1, every=30_000)), ("a cosine", cosine(0.1, total=90_000))):
+        path = tail.descent(*start, lr=rate, momentum=0.9)
+        what = f"norm at 300 of 90,000 steps, momentum, 39 classes of different size, {name}"
+        yield what, partial(path.log_norm, torch.arange(0, 90_000, 300))
 
 
 def young() -> Iterator[Work]:

@@ -24,6 +24,7 @@ from unhinge.theory.types import Number, OneRate, Rate, Time
 from unhinge.theory.validation import as_tensor, scalar
 
 __all__ = [
+    "MOST_SPANS",
     "Schedule",
     "constant",
     "cosine",
@@ -38,6 +39,7 @@ __all__ = [
     "warmup",
 ]
 
+MOST_SPANS = 100  # of a constant rate that are taken one by one: each costs what some dozen steps do
 NEGLIGIBLE = 1e-20  # a rate below this fraction of its peak moves nothing in float64
 
 
@@ -307,7 +309,9 @@ def flat_edges(shape: Shape) -> list[int] | None:
     """The steps from which on the rate is another, 0 first, of a shape that is constant in between; None of others.
 
     Example:
-        >>> flat_edges(Piecewise((torch.tensor(2.5),), (torch.tensor(1.0), torch.tensor(0.1))))
+        >>> flat_edges(
+        ...     Piecewise((torch.tensor(2.5),), (torch.tensor(1.0), torch.tensor(0.1)))
+        ... )
         [0, 3]
     """
     if not isinstance(shape, Constant | Geometric | Piecewise):

@@ -17,13 +17,11 @@ from torch import Tensor
 from unhinge.theory.linear.products import ordered_products
 from unhinge.theory.linear.symbols import SATURATED, step_rates, until_rest
 from unhinge.theory.numerics import LAST_STEP, TINY, log_abs1p
-from unhinge.theory.schedules import Constant, Shape, flat_edges
+from unhinge.theory.schedules import MOST_SPANS, Constant, Shape, flat_edges
 from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps
 
 __all__ = ["Momentum", "MomentumSymbol", "Roots"]
-
-MOST_SPANS = 100  # of a constant rate: each costs what some dozen steps do
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 r"""Ordered products of many small matrices, with the scale apart  [eq: ordered-product].
 
-:math:`T_{k-1} \cdots T_1 T_0` for all asked k at once, by a parallel prefix product. Each partial product is divided
-by its largest entry and the logarithm kept, so no number of steps overflows  [eq: log-scale].
+:math:`T_{k-1} \cdots T_1 T_0` for all asked k at once: products of the steps between two asked ones, by pairs, then a
+parallel prefix product of those. Each partial product is divided by its largest entry and the logarithm kept, so no
+number of steps overflows  [eq: log-scale].
 """
 
 from __future__ import annotations
@@ -16,21 +17,68 @@ __all__ = ["normalized", "ordered_products", "power", "scan"]
 
 def normalized(log: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     r"""The same product with its largest entry moved into the logarithm; zero matrices are left alone."""
-    size = matrix.detach().abs().amax((-2, -1))
-    size = torch.where(size > 0, size, 1.0)
-    return log + size.log(), matrix / size[..., None, None]
+    log, entries = _normalized(log, _by_entry(matrix))
+    return log, _by_matrix(entries)
 
 
 def scan(matrices: Tensor) -> tuple[Tensor, Tensor]:
     r"""All prefix products :math:`T_i \cdots T_0` of :math:`(n, K, d, d)` as (logs, matrices)."""
-    log, product = normalized(torch.zeros(matrices.shape[:-2], dtype=matrices.dtype), matrices)
+    log, entries = _scan(*_normalized(_no_log(matrices), _by_entry(matrices).contiguous()))
+    return log, _by_matrix(entries)
+
+
+# Below, matrices are held entry by entry, (d, d, n, K): a product of thousands of them is then a few long operations.
+
+
+def _by_entry(matrices: Tensor) -> Tensor:
+    return matrices.movedim((-2, -1), (0, 1))
+
+
+def _by_matrix(entries: Tensor) -> Tensor:
+    return entries.movedim((0, 1), (-2, -1))
+
+
+def _no_log(matrices: Tensor) -> Tensor:
+    return torch.zeros(matrices.shape[:-2], dtype=matrices.dtype)
+
+
+def _normalized(log: Tensor, entries: Tensor) -> tuple[Tensor, Tensor]:
+    size = entries.detach().abs().amax((0, 1))
+    size = torch.where(size > 0, size, 1.0)
+    return log + size.log(), entries / size
+
+
+def _times(left: Tensor, right: Tensor) -> Tensor:
+    result = left[:, 0, None] * right[0]
+    for k in range(1, len(right)):
+        result = result + left[:, k, None] * right[k]
+    return result
+
+
+def _scan(log: Tensor, entries: Tensor) -> tuple[Tensor, Tensor]:
     shift = 1
-    while shift < len(matrices):
-        joined = product[shift:] @ product[:-shift]
-        later_log, later = normalized(log[shift:] + log[:-shift], joined)
-        log, product = torch.cat([log[:shift], later_log]), torch.cat([product[:shift], later])
+    while shift < len(log):
+        product = _times(entries[:, :, shift:], entries[:, :, :-shift])
+        later_log, later = _normalized(log[shift:] + log[:-shift], product)
+        log, entries = torch.cat([log[:shift], later_log]), torch.cat([entries[:, :, :shift], later], 2)
         shift *= 2
-    return log, product
+    return log, entries
+
+
+def _joined(log: Tensor, entries: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The product of each run of so many matrices, by pairs."""
+    while len(log) > len(lengths):
+        halves = (lengths + 1) // 2
+        ends, later_ends = lengths.cumsum(0), halves.cumsum(0)
+        place = torch.arange(int(later_ends[-1])) - torch.repeat_interleave(later_ends - halves, halves)
+        first = 2 * place + torch.repeat_interleave(ends - lengths, halves)
+        alone = first + 1 == torch.repeat_interleave(ends, halves)  # the last of an odd run
+        second = torch.where(alone, first, first + 1)
+        pair_log, pair = _normalized(log[first] + log[second], _times(entries[:, :, second], entries[:, :, first]))
+        log = torch.where(alone[:, None], log[first], pair_log)
+        entries = torch.where(alone[:, None], entries[:, :, first], pair)
+        lengths = halves
+    return log, entries
 
 
 def power(matrix: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,10 +120,13 @@ def ordered_products(
     result = carry.expand(len(flat), *sample.shape)
     for start in range(0, last, chunk):
         stop = min(start + chunk, last)
-        part_log, part = scan(matrices(start, stop))
-        part_log, part = normalized(part_log + carry_log, part @ carry)
         asked = ((inside > start) & (inside <= stop)).nonzero().flatten()
-        at = inside[asked] - start - 1
+        marks = torch.cat([inside[asked], torch.tensor([stop])]).unique()  # what lies between is not asked for
+        between = matrices(start, stop)
+        each = _normalized(_no_log(between), _by_entry(between).contiguous())
+        part_log, entries = _scan(*_joined(*each, marks.diff(prepend=torch.tensor([start]))))
+        part_log, part = normalized(part_log + carry_log, _by_matrix(entries) @ carry)
+        at = torch.searchsorted(marks, inside[asked])
         log = log.index_put((asked,), part_log[at])
         result = result.index_put((asked,), part[at])
         carry_log, carry = part_log[-1], part[-1]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.numerics import HUGE, LAST_STEP, falling, log_abs1p
-from unhinge.theory.schedules import Shape
+from unhinge.theory.schedules import MOST_SPANS, Shape, flat_edges
 from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps, check_times
 
@@ -153,11 +153,19 @@ def until_rest(shape: Shape, steps: Tensor) -> Tensor:
 def accumulate(shape: Shape, steps: Tensor, term: Callable[[Tensor], Tensor]) -> Tensor:
     r"""Sums over the steps before each of `steps` of `term(rate)`, shape :math:`(*, K)`.
 
-    A constant rate costs one term; otherwise one term per step up to where the schedule settles, in blocks whose
-    partial sums are added separately, which keeps the rounding error near the square root of the number of steps.
+    A constant rate costs one term, one that changes now and then a term for each change; otherwise one term per step up
+    to where the schedule settles, in blocks whose partial sums are added separately, which keeps the rounding error
+    near the square root of the number of steps.
     """
     settles = math.ceil(min(shape.settles, LAST_STEP))
     flat = steps.reshape(-1)
+    edges = flat_edges(shape)
+    if edges is not None and 1 < len(edges) <= MOST_SPANS:
+        starts = torch.tensor(edges)
+        stops = torch.cat([starts[1:], torch.tensor([LAST_STEP])])
+        terms = term(shape.value(starts.double()))
+        counts = (torch.minimum(flat[:, None], stops) - starts).clamp(min=0).double()
+        return (counts @ torch.where(torch.isfinite(terms), terms, -HUGE)).reshape(*steps.shape, terms.shape[-1])
     final = shape.final if math.isfinite(shape.floor) else torch.zeros((), dtype=torch.float64)
     tail = term(final[None])
     # A step that takes a part to zero at once has the logarithm minus infinity, and none of these steps would make it

@@ -1,4 +1,4 @@
-"""Momentum at a rate that changes now and then: powers of one step over each span, judged by the steps one by one."""
+"""Rates that change now and then, plain and with momentum: whole spans at once, judged by the steps one by one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from unhinge.theory.linear.momentum import Momentum, MomentumSymbol
+from unhinge.theory.linear.symbols import accumulate
 from unhinge.theory.schedules import Geometric, Piecewise
 
 F64 = torch.float64
@@ -77,6 +78,22 @@ def test_many_steps_in_a_span_stay_exact(omega):
         with mpmath.workdps(60):
             ratio = mpmath.mpf(actual) * mpmath.exp(mpmath.mpf(actual_log)) / known[k]
         assert abs(ratio - 1) < 1e-13 * max(10.0, abs(actual_log))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_sum_over_steps_is_that_of_its_terms(name):
+    """Minus infinity too, which a step has that takes a part to zero at once."""
+    shape, moments = SHAPES[name], torch.tensor([[0, 1, 2, 6, 7], [8, 19, 20, 40, 60]])
+
+    def term(rate: torch.Tensor) -> torch.Tensor:
+        return torch.log1p(rate[:, None] * OMEGA.clamp(min=-1.0))
+
+    actual = accumulate(shape, moments, term)
+    each = term(shape.value(torch.arange(60, dtype=F64)))
+    for k, row in zip(moments.flatten().tolist(), actual.flatten(0, 1), strict=True):
+        finite = each[:k].isfinite().all(0)
+        torch.testing.assert_close(row[finite], each[:k].sum(0)[finite], rtol=1e-14, atol=1e-13)
+        assert (row[~finite] < -1e100).all()
 
 
 def test_gradients_go_through_the_spans():
