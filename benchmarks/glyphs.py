@@ -536,12 +536,11 @@ DRAWN = {
     "sampled-8192": (FAINT, "--"),
     "sampled-2048": (FAINT, ":"),
     "cross-entropy, means": (INK, ":"),
-    "taylor, restarts-32": (BLUE, "-"),
-    "taylor, means-64": (ORANGE, ":"),
-    "taylor, finished-64": (ORANGE, "-"),
-    "taylor, finished": (ORANGE, "-."),
+    "partial-0.1": (FAINT, "-."),
+    "taylor, means-64": (ORANGE, "-"),
+    "taylor, finished-64": (ORANGE, ":"),
     "taylor_softmax": (ORANGE, "--"),
-    "z": (BLUE, "--"),
+    "z": (BLUE, "-"),
     "unhinged, fixed": (GREEN, "-"),
 }
 
@@ -550,8 +549,12 @@ def draw(runs: list[Curve], folder: Path, name: str) -> None:
     """Accuracy over processor time, a panel for each task: the mean over seeds of the longest runs of each method."""
     tasks = list(dict.fromkeys(curve.task for curve in runs))
     with styled():
-        figure = new_figure(5.2 * len(tasks), 3.6)
-        for axis, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+        rows = -(-len(tasks) // 2)
+        figure = new_figure(10.4, 3.6 * rows)
+        axes = figure.subplots(rows, 2, squeeze=False).flatten()
+        for axis in axes[len(tasks) :]:
+            axis.remove()
+        for axis, task in zip(axes, tasks, strict=False):
             longest = max(curve.epochs for curve in runs if curve.task == task)
             for method, (color, dashes) in DRAWN.items():
                 own = [c for c in runs if (c.task, c.method, c.epochs) == (task, method, longest)]
@@ -566,7 +569,7 @@ def draw(runs: list[Curve], folder: Path, name: str) -> None:
             axis.set_ylabel("right in unseen typefaces (%)")
             classes = next(curve.classes for curve in runs if curve.task == task)
             axis.set_title(f"{task}: {classes:,} classes, {longest:g} epochs", loc="left")
-            axis.legend(title="method (seeds)", title_fontsize=8, fontsize=8)
+            axis.legend(title="method (seeds)", title_fontsize=8, fontsize=8, loc="lower right")
         head_line(figure, "Learning thousands of characters: accuracy over time")
         save(figure, folder, name)
     (folder / f"{name}.pdf").unlink()  # the table's page shows the PNG
