@@ -42,3 +42,15 @@ def test_decisions_from_features_short_of_their_radius_are_left_out(norm: float,
     record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0]}, "feature_norm": norm, "recipe": recipe}
     adjusted = {"0": 0.5, "1": 0.6}
     assert extended(record | {"adjusted_accuracy": adjusted})["adjusted_accuracy"] == (adjusted if kept else None)
+
+
+@pytest.mark.parametrize(
+    ("loss", "radius", "norm", "stated"),
+    [("ce", None, 3.0, 0.4), ("unhinged", 10.0, 6.0, 0.3), ("unhinged", 10.0, 4.0, None)],
+)
+def test_stated_probabilities_are_the_posterior_where_there_is_one(loss, radius, norm, stated):
+    """And none where the features are too short for it: the softmax of such logits is nobody's probability."""
+    recipe = {"loss": loss, "head": "linear" if radius is None else "pal", "radius": radius}
+    record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0]}, "feature_norm": norm, "recipe": recipe}
+    errors = {"ece": 0.4, "posterior_ece": None if radius is None else 0.3}
+    assert extended(record | errors)["stated_ece"] == stated

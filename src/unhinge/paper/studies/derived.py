@@ -19,8 +19,9 @@ def extended(result: JsonRecord) -> JsonRecord:
     ``halfway_accuracy``: test accuracy at the middle of training. ``rare_training_accuracy``: mean over the half of the
     classes with the fewest training images, on those images. ``ood.energy.known_spread``: standard deviation of the
     known images' energies over that of known and unknown together. ``decided_accuracy``: that of decisions adjusted by
-    the strength that the theory names for the recipe, which no test image chose. A stopped run tells where its norms
-    were. Decisions from a posterior that the features were too short for are left out: see
+    the strength that the theory names for the recipe, which no test image chose. ``stated_ece``: calibration error of
+    the probabilities that the recipe states: of the posterior with a radius, else of the softmax. A stopped run tells
+    where its norms were. Decisions from a posterior that the features were too short for are left out: see
     :mod:`unhinge.training.decisions`.
     """
     curves = {name: _numbers(curve) for name, curve in result.get("curves", {}).items()}
@@ -42,6 +43,7 @@ def extended(result: JsonRecord) -> JsonRecord:
         if radius is not None and not reached(radius, result["feature_norm"]):
             record |= {"adjusted_accuracy": None, "posterior_ece": None}
         adjusted = record.get("adjusted_accuracy") or {}
+        record["stated_ece"] = record.get("ece" if radius is None else "posterior_ece")
         record["decided_accuracy"] = adjusted.get(f"{remaining_strength(recipe):g}")
     shown = (result.get("histograms") or {}).get("energy")
     spread = _known_spread(shown) if shown else None

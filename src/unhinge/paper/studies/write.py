@@ -26,6 +26,7 @@ WORDS = {  # quantities as a table names them
     "rare_training_accuracy": "accuracy on clean training images of the rarer half of the classes",
     "ece": "calibration error of the softmax",
     "posterior_ece": "calibration error of the posterior",
+    "stated_ece": "calibration error of the posterior, or else of the softmax",
     "decided_accuracy": "test accuracy, decision adjusted with the strength that the theory names",
     "adjusted_accuracy.0.5": "test accuracy, decision adjusted with strength 1/2",
     "adjusted_accuracy.1": "test accuracy, decision adjusted with strength 1",

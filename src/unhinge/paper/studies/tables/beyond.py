@@ -94,6 +94,17 @@ def _decided(better: Method, worse: Method) -> Ordering:
     return Ordering(statement, better, worse, "decided_accuracy", column=TAIL, ours=True, regime=False)
 
 
+CALIBRATED = Ordering(
+    "PAL with a radius states better calibrated probabilities than cross-entropy",
+    RADIUS,
+    CE,
+    "stated_ece",
+    larger=False,
+    ours=True,
+    regime=False,
+)
+
+
 def _main_orderings() -> tuple[Ordering, ...]:
     first = TAIL
     return (
@@ -115,6 +126,7 @@ def _main_orderings() -> tuple[Ordering, ...]:
         Ordering("adjusted logits above PAL", ADJUSTED, PAL, column=first, ours=True),
         _decided(BALANCED, ADJUSTED),
         _decided(BALANCED, CE),
+        CALIBRATED,
     )
 
 
@@ -277,6 +289,7 @@ def studies() -> list[Study]:
                 _decided(RADIUS, CE),
                 _decided(BALANCED, ADJUSTED),
                 _decided(BALANCED, CE),
+                CALIBRATED,
             ),
         ),
         Study(
