@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--requests", type=int, default=400, help="of all clients together")
     parser.add_argument("--random", type=float, default=0.1, help="share of requests that set every control")
-    parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="that compute answers")
+    parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="that compute answers at first")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="at most, for all of them")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()

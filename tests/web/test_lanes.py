@@ -1,7 +1,9 @@
-"""Where answers are computed: here, and in a second process that may die."""
+"""Where answers are computed: here, and in other processes that may die."""
 
 import os
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,7 +18,7 @@ def helped():
         pytest.skip("one core: there is no helper")
     started.result(timeout=300)
     yield lanes
-    lanes.stop_helper()
+    lanes.stop_helpers()
 
 
 def test_without_a_helper_all_is_computed_here():
@@ -41,3 +43,31 @@ def test_a_helper_that_dies_is_replaced_and_its_work_is_done(helped):
     assert {helped.run(os.getpid) for _ in range(2)} == {os.getpid()}
     (another,) = {helped.run(os.getpid) for _ in range(2)} - {os.getpid()}
     assert another != helper
+
+
+def slowly() -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def test_more_helpers_come_when_answers_wait_and_not_before():
+    lanes = Lanes(cores=3)
+    started = lanes.start_helper()
+    assert started is not None
+    assert lanes.start_helper() is None  # one at a time
+    started.result(timeout=300)
+    try:
+        for _ in range(6):
+            lanes.run(slowly)  # one after the other: nobody waits
+        assert len(lanes._helpers) == 1
+        seen: set[int] = set()
+        with ThreadPoolExecutor(8) as clients:
+            for _ in range(600):  # until the new one has started; it ends by itself long before
+                seen |= set(clients.map(lambda _: lanes.run(slowly), range(8)))
+                if len(seen) == 3:
+                    break
+        assert len(seen) == 3
+        assert len(lanes._helpers) == 2  # no more than cores beside this one
+    finally:
+        lanes.stop_helpers()
+    assert lanes.run(os.getpid) == os.getpid()

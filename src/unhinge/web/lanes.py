@@ -1,9 +1,10 @@
-"""Where answers are computed: in one thread of this process and, beside a server, in one more process.
+"""Where answers are computed: in one thread of this process and, beside a server, in further processes.
 
 Two threads of Python share one core, whatever the machine has: the answers are made of many small operations, each of
-which holds Python's lock. A second process has a lock of its own. More than two lanes would only slow each other down,
-and each thread that computes keeps memory of its own (the allocator's arenas), so nobody computes where a request came
-in.
+which holds Python's lock. A second process has a lock of its own. One is there from the start; where there are more
+cores, others come when answers have to wait, for each takes some 300 MB. More lanes than cores would only slow each
+other down, and each thread that computes keeps memory of its own (the allocator's arenas), so nobody computes where a
+request came in.
 """
 
 from __future__ import annotations
@@ -22,38 +23,45 @@ __all__ = ["Lanes"]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+MOST_HELPERS = 3
 
 
 class Lanes:
-    """At most two computations at a time: both here, or one here and one in a helper that :meth:`start_helper` starts.
+    """A few computations at a time: two here, or one here and one in each of the helpers, which only a server starts.
 
     Example:
         >>> Lanes().run(max, 2, 3)
         3
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cores: int | None = None) -> None:
         self._here = ThreadPoolExecutor(2, thread_name_prefix="explorer")
-        self._helper: ProcessPoolExecutor | None = None
-        self._free: Queue[bool] = Queue()  # of lanes: whether the helper's
-        self._free.put(False)
-        self._free.put(False)
+        self._most = min((cores or os.cpu_count() or 1) - 1, MOST_HELPERS)
+        self._helpers: dict[int, ProcessPoolExecutor] = {}
+        self._coming: Future[None] | None = None  # the helper that starts just now
+        self._lock = threading.Lock()  # of the two above
+        self._free: Queue[int | None] = Queue()  # lanes: the number of a helper, None for this process
+        self._free.put(None)
+        self._free.put(None)
 
     def run(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        """The result of `work`, once a lane is free; in the helper if that is the one, so that all must be picklable.
+        """The result of `work`, once a lane is free; in a helper if that is one of its, so that all must be picklable.
 
         A helper that has died (memory was short, somebody ended it) is replaced, and its work is done here.
         """
-        helps = self._free.get()
+        if self._helpers and self._free.empty():
+            self.start_helper()
+        lane = self._free.get()
         try:
-            if helps and self._helper is not None:
+            helper = None if lane is None else self._helpers.get(lane)
+            if lane is not None and helper is not None:
                 try:
-                    return self._helper.submit(work, *args, **kwargs).result()
+                    return helper.submit(work, *args, **kwargs).result()
                 except BrokenProcessPool:
-                    self._helper = _helper()
+                    self._helpers[lane] = _helper()
             return self._here.submit(work, *args, **kwargs).result()
         finally:
-            self._free.put(helps)
+            self._free.put(lane)
 
     def run_here(
         self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
@@ -62,27 +70,34 @@ class Lanes:
         return self._here.submit(work, *args, **kwargs).result()
 
     def start_helper(self) -> Future[None] | None:
-        """Let a second process take one of the lanes, as soon as it has started; until then both are here.
+        """Let one more process compute, as soon as it has started; the first takes one of the two lanes from here.
 
         Returns:
-            What is done when it has; None where there is a helper already, or one core.
+            What is done when it has; None where there are as many as cores, or one is just starting.
         """
-        if self._helper is not None or (os.cpu_count() or 1) < 2:
-            return None
-        self._helper = _helper()
-        started = self._helper.submit(_nothing)
-        started.add_done_callback(self._ready)
+        with self._lock:
+            number = len(self._helpers)
+            if number >= self._most or self._coming is not None:
+                return None
+            self._helpers[number] = helper = _helper()
+            self._coming = started = helper.submit(_nothing)
+        started.add_done_callback(lambda done: self._ready(number, done))
         return started
 
-    def _ready(self, started: Future[None]) -> None:
-        if started.exception() is None:
-            self._free.get()
-            self._free.put(True)
+    def _ready(self, number: int, started: Future[None]) -> None:
+        if started.exception() is not None:
+            self._helpers.pop(number, None)
+        else:
+            if number == 0:
+                self._free.get()
+            self._free.put(number)
+        self._coming = None
 
-    def stop_helper(self) -> None:
-        """End the second process."""
-        helper, self._helper = self._helper, None
-        if helper is not None:
+    def stop_helpers(self) -> None:
+        """End the other processes."""
+        with self._lock:
+            helpers, self._helpers, self._most = self._helpers, {}, 0
+        for helper in helpers.values():
             helper.shutdown(wait=False, cancel_futures=True)
 
 

@@ -39,7 +39,7 @@ class Server:
             socketserver.TCPServer.serve_forever(self.server)
         finally:
             self.server.server_close()
-            LANES.stop_helper()
+            LANES.stop_helpers()
 
     def stop(self) -> None:
         """Stop answering, from another thread."""
@@ -75,7 +75,8 @@ def serve(
         port: The port; None takes 8765, or the next free one. A port that is asked for and taken is an OSError.
         results: The folder whose results can be browsed.
         token: What the address must hold; None lets every user of this machine read the page.
-        helper: Whether a second process computes answers too, where there are two cores.
+        helper: Whether other processes compute answers too: a second one, and where there are more cores, others when
+            answers have to wait.
     """
     from werkzeug.serving import WSGIRequestHandler, make_server
 
