@@ -546,7 +546,10 @@ DRAWN = {
 
 
 def draw(runs: list[Curve], folder: Path, name: str) -> None:
-    """Accuracy over processor time, a panel for each task: the mean over seeds of the longest runs of each method."""
+    """Accuracy over processor time, a panel for each task: the mean over seeds of the longest runs of each method.
+
+    The title has the epochs of cross-entropy; a method that has run for longer says so itself.
+    """
     tasks = list(dict.fromkeys(curve.task for curve in runs))
     with styled():
         rows = -(-len(tasks) // 2)
@@ -555,20 +558,22 @@ def draw(runs: list[Curve], folder: Path, name: str) -> None:
         for axis in axes[len(tasks) :]:
             axis.remove()
         for axis, task in zip(axes, tasks, strict=False):
-            longest = max(curve.epochs for curve in runs if curve.task == task)
+            usual = max(curve.epochs for curve in runs if (curve.task, curve.method) == (task, "cross-entropy"))
             for method, (color, dashes) in DRAWN.items():
-                own = [c for c in runs if (c.task, c.method, c.epochs) == (task, method, longest)]
-                if not own:
+                here = [curve for curve in runs if (curve.task, curve.method) == (task, method)]
+                longest = max((curve.epochs for curve in here), default=0.0)
+                if longest < usual:
                     continue
+                own = [curve for curve in here if curve.epochs == longest]
                 seconds = np.mean([[0.0, *curve.seconds] for curve in own], axis=0)
                 shares = 100 * np.array([[0.0, *curve.accuracy] for curve in own])
-                label = f"{method} ({len(own)})"
+                label = f"{method}{f', {longest:g} epochs' if longest > usual else ''} ({len(own)})"
                 axis.plot(seconds, shares.mean(0), color=color, linestyle=dashes, marker="o", ms=3, label=label)
                 axis.fill_between(seconds, shares.min(0), shares.max(0), color=color, alpha=0.15, lw=0)
             axis.set(xlabel="processor seconds of training", xlim=(0, None), ylim=(0, None))
             axis.set_ylabel("right in unseen typefaces (%)")
             classes = next(curve.classes for curve in runs if curve.task == task)
-            axis.set_title(f"{task}: {classes:,} classes, {longest:g} epochs", loc="left")
+            axis.set_title(f"{task}: {classes:,} classes, {usual:g} epochs", loc="left")
             axis.legend(title="method (seeds)", title_fontsize=8, fontsize=8, loc="lower right")
         head_line(figure, "Learning thousands of characters: accuracy over time")
         save(figure, folder, name)
