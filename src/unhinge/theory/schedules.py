@@ -305,8 +305,10 @@ class Piecewise:
         return max(value.item() for value in self.values)
 
 
-def flat_edges(shape: Shape) -> list[int] | None:
-    """The steps from which on the rate is another, 0 first, of a shape that is constant in between; None of others.
+def flat_edges(shape: Shape, most: float = math.inf) -> list[int] | None:
+    """The steps from which on the rate is another, 0 first, of a shape that is constant in between.
+
+    None of other shapes, and where there would be more than `most` steps, which are then not made.
 
     Example:
         >>> flat_edges(
@@ -316,7 +318,10 @@ def flat_edges(shape: Shape) -> list[int] | None:
     """
     if not isinstance(shape, Constant | Geometric | Piecewise):
         return None
-    return sorted({0, *map(math.ceil, shape.breaks)})
+    if isinstance(shape, Geometric) and shape.settles / shape.every.item() > most:
+        return None
+    edges = sorted({0, *map(math.ceil, shape.breaks)})
+    return edges if len(edges) <= most else None
 
 
 @dataclass(frozen=True, eq=False)

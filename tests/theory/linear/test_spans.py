@@ -10,7 +10,7 @@ import torch
 
 from unhinge.theory.linear.momentum import Momentum, MomentumSymbol
 from unhinge.theory.linear.symbols import accumulate
-from unhinge.theory.schedules import Geometric, Piecewise
+from unhinge.theory.schedules import Geometric, Piecewise, flat_edges
 
 F64 = torch.float64
 # Eigenvalues of modes that grow, stand, decay, turn (a complex pair) and swing over (a negative root).
@@ -94,6 +94,16 @@ def test_a_sum_over_steps_is_that_of_its_terms(name):
         finite = each[:k].isfinite().all(0)
         torch.testing.assert_close(row[finite], each[:k].sum(0)[finite], rtol=1e-14, atol=1e-13)
         assert (row[~finite] < -1e100).all()
+
+
+def test_changes_that_are_too_many_are_not_listed(monkeypatch):
+    """A factor near 1 at each step has hundreds of thousands of them: their list costs seconds."""
+    shape = Geometric(number(1.0), number(0.9999))
+    monkeypatch.setattr(Geometric, "breaks", property(lambda _: pytest.fail("the list was made")))
+    assert flat_edges(shape, 100) is None
+    term = torch.log1p(0.1 * shape.value(torch.arange(50, dtype=F64)))[:, None]
+    actual = accumulate(shape, torch.tensor([50]), lambda rate: torch.log1p(0.1 * rate)[:, None])
+    torch.testing.assert_close(actual, term.sum(0, keepdim=True), rtol=1e-14, atol=0)
 
 
 def test_gradients_go_through_the_spans():

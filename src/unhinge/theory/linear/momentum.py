@@ -140,10 +140,9 @@ class MomentumSymbol:
         rate = self._first_rate
         z, b = self.first(rate, omega)
         later = (time - 1).clamp(min=0)
-        edges = flat_edges(self.shape)
         if self.shape.settles == 0:
             log, value = (self.roots(rate, omega) if roots is None else roots).power(later, z, b)
-        elif edges is not None and len(edges) <= MOST_SPANS:
+        elif (edges := flat_edges(self.shape, MOST_SPANS)) is not None:
             log, value = self._over_spans(edges, later, omega, z, b)
         else:
             log, product = ordered_products(

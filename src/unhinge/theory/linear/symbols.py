@@ -159,8 +159,8 @@ def accumulate(shape: Shape, steps: Tensor, term: Callable[[Tensor], Tensor]) ->
     """
     settles = math.ceil(min(shape.settles, LAST_STEP))
     flat = steps.reshape(-1)
-    edges = flat_edges(shape)
-    if edges is not None and 1 < len(edges) <= MOST_SPANS:
+    edges = flat_edges(shape, MOST_SPANS)
+    if edges is not None and len(edges) > 1:
         starts = torch.tensor(edges)
         stops = torch.cat([starts[1:], torch.tensor([LAST_STEP])])
         terms = term(shape.value(starts.double()))
