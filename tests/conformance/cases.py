@@ -197,6 +197,12 @@ def scheduled(given: Inputs) -> tuple[Any, Any]:
     return given.lr * shape, given.lr_weight * shape
 
 
+def dropping(given: Inputs) -> tuple[Any, Any]:
+    """Proportional, and constant but for two drops."""
+    shape = piecewise([2.0, 5.0], [1.0, 0.5, 0.2])
+    return given.lr * shape, given.lr_weight * shape
+
+
 def unrelated(given: Inputs) -> tuple[Any, Any]:
     """Not proportional, and both settle."""
     return given.lr * cosine(1.0, total=4, end=0.5), given.lr_weight * piecewise([2.0], [1.0, 0.25])
@@ -293,6 +299,8 @@ PATHS: dict[str, Case] = {
     "momentum, scheduled": Case(
         BALANCED, linear("descent", scheduled, momentum=0.8, dampening=0.3), discrete=True, refuses=GROWS
     ),
+    "descent, dropping": Case(UNEVEN, linear("descent", dropping), discrete=True, refuses=GROWS),
+    "momentum, dropping": Case(UNEVEN, linear("descent", dropping, momentum=0.9), discrete=True, refuses=GROWS),
     "nesterov": Case(UNEVEN, linear("descent", momentum=0.7, nesterov=True), discrete=True, refuses=GROWS),
     "decoupled momentum": Case(
         ONE_DECAY,

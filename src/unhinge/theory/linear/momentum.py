@@ -175,7 +175,7 @@ class MomentumSymbol:
             size = torch.maximum(z.detach().abs(), b.detach().abs())[0]
             size = torch.where(size > 0, size, 1.0)
             z, b, reached = z[0] / size, b[0] / size, reached + log[0] + size.log()
-        return logs.reshape(*later.shape, -1), values.reshape(*later.shape, -1)
+        return logs.reshape(*later.shape, len(omega)), values.reshape(*later.shape, len(omega))
 
     @property
     def _first_rate(self) -> Tensor:
