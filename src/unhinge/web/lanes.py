@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import get_context, parent_process
-from queue import Queue
-from typing import ParamSpec, TypeVar
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 
 __all__ = ["Lanes"]
 
@@ -29,6 +30,9 @@ MOST_HELPERS = 3
 class Lanes:
     """A few computations at a time: two here, or one here and one in each of the helpers, which only a server starts.
 
+    They are taken in the order in which they were asked for. Each lane is a thread that fetches the next; if instead
+    those who wait took free lanes, one who has just been answered and asks again would be there first.
+
     Example:
         >>> Lanes().run(max, 2, 3)
         3
@@ -39,29 +43,22 @@ class Lanes:
         self._most = min((cores or os.cpu_count() or 1) - 1, MOST_HELPERS)
         self._helpers: dict[int, ProcessPoolExecutor] = {}
         self._coming: Future[None] | None = None  # the helper that starts just now
-        self._lock = threading.Lock()  # of the two above
-        self._free: Queue[int | None] = Queue()  # lanes: the number of a helper, None for this process
-        self._free.put(None)
-        self._free.put(None)
+        self._begun = False  # whether the lanes of this process are there
+        self._lock = threading.Lock()  # of the three above
+        self._asked: SimpleQueue[_Task | int] = SimpleQueue()  # a number: of the helper whose lane the finder becomes
 
     def run(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """The result of `work`, once a lane is free; in a helper if that is one of its, so that all must be picklable.
 
         A helper that has died (memory was short, somebody ended it) is replaced, and its work is done here.
         """
-        if self._helpers and self._free.empty():
+        self._begin()
+        if self._helpers and not self._asked.empty():
             self.start_helper()
-        lane = self._free.get()
-        try:
-            helper = None if lane is None else self._helpers.get(lane)
-            if lane is not None and helper is not None:
-                try:
-                    return helper.submit(work, *args, **kwargs).result()
-                except BrokenProcessPool:
-                    self._helpers[lane] = _helper()
-            return self._here.submit(work, *args, **kwargs).result()
-        finally:
-            self._free.put(lane)
+        task = _Task(partial(work, *args, **kwargs))
+        self._asked.put(task)
+        result: Result = task.done.result()
+        return result
 
     def run_here(
         self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
@@ -87,11 +84,44 @@ class Lanes:
     def _ready(self, number: int, started: Future[None]) -> None:
         if started.exception() is not None:
             self._helpers.pop(number, None)
+        elif number == 0:
+            self._begin()
+            self._asked.put(number)
         else:
-            if number == 0:
-                self._free.get()
-            self._free.put(number)
+            self._open(number)
         self._coming = None
+
+    def _begin(self) -> None:
+        with self._lock:
+            begun, self._begun = self._begun, True
+        if not begun:
+            self._open(None)
+            self._open(None)
+
+    def _open(self, number: int | None) -> None:
+        """One more lane: of this helper, None for this process."""
+        threading.Thread(target=self._serve, args=(number,), name="explorer lane", daemon=True).start()
+
+    def _serve(self, number: int | None) -> None:
+        while True:
+            asked = self._asked.get()
+            if isinstance(asked, int):
+                number = asked
+                continue
+            try:
+                asked.done.set_result(self._computed(number, asked.work))
+            except BaseException as error:
+                asked.done.set_exception(error)
+            del asked  # or its result would stay until the next one
+
+    def _computed(self, number: int | None, work: Callable[[], object]) -> object:
+        helper = None if number is None else self._helpers.get(number)
+        if number is not None and helper is not None:
+            try:
+                return helper.submit(work).result()
+            except BrokenProcessPool:
+                self._helpers[number] = _helper()
+        return self._here.submit(work).result()
 
     def stop_helpers(self) -> None:
         """End the other processes."""
@@ -99,6 +129,14 @@ class Lanes:
             helpers, self._helpers, self._most = self._helpers, {}, 0
         for helper in helpers.values():
             helper.shutdown(wait=False, cancel_futures=True)
+
+
+class _Task:
+    """Work, and where its result appears."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.work = work
+        self.done: Future[Any] = Future()
 
 
 def _helper() -> ProcessPoolExecutor:
