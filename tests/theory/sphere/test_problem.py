@@ -180,6 +180,28 @@ def test_no_plain_step_is_taken_twice(monkeypatch):
     assert sum(taken) == 256 * len(path.motion.trails[0].blocks) <= 10_000
 
 
+@pytest.mark.parametrize("kept", [2**24, 5 * 2 * 8 * 40, 0])
+def test_a_walk_at_a_changing_rate_goes_on_from_where_it_was(monkeypatch, kept):
+    """The same numbers, bit by bit, and fewer steps; also where only a few places, or none, can be remembered."""
+    taken = []
+
+    def counted(z, pull, rates, decay, power, every=None):
+        taken.append(len(rates))
+        return descend(z, pull, rates, decay, power, every)
+
+    descend = motion._descend
+    features, weight, target = start(n=40)
+    problem, schedule = Spherical(target, weight), cosine(3.0, 5000)
+    questions = [torch.tensor(steps) for steps in ([4999], [4998], [10, 300, 4990], [4990, 4997], [5100, 6000])]
+    expected = [problem.descent(features, schedule).at(steps).features for steps in questions]
+    monkeypatch.setattr(motion, "_descend", counted)
+    monkeypatch.setattr(motion, "KEPT", kept)
+    path = problem.descent(features, schedule)
+    assert all(torch.equal(path.at(steps).features, each) for steps, each in zip(questions, expected, strict=True))
+    assert sum(taken) == pytest.approx(5000 + 4 * 200, abs=700) if kept > 2**20 else sum(taken) <= 5 * 5000 + 1000
+    assert len(path.motion.stones[0].known) <= kept / (2 * 8 * 40)
+
+
 def test_more_steps_than_are_remembered(monkeypatch):
     features, weight, target = start(n=40)
     steps = torch.tensor([0, 3, 256, 257, 700, 701, 1500, 4000])

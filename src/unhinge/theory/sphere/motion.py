@@ -13,9 +13,11 @@ All others are taken one by one: in place, in numpy, unless a gradient is asked 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,7 @@ DIM = 3e-5  # below this one its fourth power, 1e-18, is nothing
 STRIDE = 256  # steps between two looks at whether a closed form can take over
 LONGEST = 10_000_000  # steps taken one by one in search of an end before giving up
 KEPT = 2**24  # bytes of steps that a path remembers: a hundred examples for ten thousand steps
+STONES = 512  # places on a walk at a changing rate that it remembers
 RATES_AT_ONCE = 4096  # rates of a schedule asked for together: one call of it for many steps
 # Squares of coordinates in units of the larger length must not underflow: 1e-100 leaves 1e-200, and room.
 LEAST_LENGTH = 1e-100
@@ -109,6 +112,7 @@ class SphereDescent:
     power: int
     latest: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
     trails: dict[int, _Trail] = field(default_factory=dict, init=False, repr=False, compare=False)  # by the first step
+    stones: dict[int, _Stones] = field(default_factory=dict, init=False, repr=False, compare=False)  # likewise
 
     discrete = True
 
@@ -229,14 +233,15 @@ class SphereDescent:
         for first, stop, rate in self._spans():
             inside, over = steps[(steps >= first) & (steps < stop)], bool((steps >= stop).any())
             stops = torch.cat([inside, torch.tensor([int(stop)])]) if over else inside
+            whole = len(z[0]) == len(self.planes.pull)
             if rate is None or faded:
-                reached = self._stepped(z, pull, first, stops)
+                stones = self.stones.setdefault(first, _Stones()) if whole and not self._carries_gradients else None
+                reached = self._stepped(z, pull, first, stops, stones)
             elif rate.item() == 0 and not (slope and rate.requires_grad):
                 reached = z[:, None].expand(-1, len(stops), -1)
             elif self.power == 1:
                 reached = _rescaled_after(z, pull * rate, stops - first)
             else:
-                whole = len(z[0]) == len(self.planes.pull)
                 trail = self._trail(first, z, pull * rate) if whole else None
                 reached = _plain_after(z, pull * rate, stops - first, trail)
             positions.append(reached[:, : len(inside)])
@@ -258,16 +263,20 @@ class SphereDescent:
             rates = list(self.schedule(torch.tensor(edges)).unbind())
         return zip(edges, [*edges[1:], math.inf], [*rates[:-1], final_rate(self.schedule)], strict=True)
 
-    def _stepped(self, z: Tensor, pull: Tensor, now: int, stops: Tensor) -> Tensor:
+    def _stepped(self, z: Tensor, pull: Tensor, now: int, stops: Tensor, stones: _Stones | None = None) -> Tensor:
         reached, rates, known, marks = [], torch.zeros(0), range(0), stops.tolist()
         for stop in marks:
+            if stones is not None and (stone := stones.before(stop)) is not None and stone[0] > now:
+                now, z = stone
             while now < stop:
                 if now not in known:
                     known = range(now, min(now + RATES_AT_ONCE, marks[-1]))
                     rates = self.schedule(torch.arange(known.start, known.stop, dtype=torch.float64))
-                until = min(stop, known.stop)
+                until = min(stop, known.stop, now + STRIDE - now % STRIDE)
                 z = _descended(z, pull, rates[now - known.start : until - known.start], self.decay, self.power)
                 now = until
+                if stones is not None and now % STRIDE == 0:
+                    stones.add(now, z)
             reached.append(z)
         if (z == 0).all(0).any():
             raise ValueError(
@@ -448,6 +457,35 @@ class _Trail:
             small, faint = _ready(z, c)
             self.looks[place] = int(small.sum()), int(faint.sum())
         return self.looks[place]
+
+
+class _Stones:
+    """Where a walk at a changing rate was after some of its steps, so that the next question goes on from there.
+
+    Every `apart` steps, which doubles when `STONES` of them, or `KEPT` bytes, are full. As in `_Trail`, a step is the
+    same number whoever takes it; a thread that adds at the same time as another may lose a stone, and walks instead.
+    """
+
+    def __init__(self) -> None:
+        self.apart = STRIDE
+        self.known: tuple[tuple[int, Tensor], ...] = ()
+
+    def before(self, step: int) -> tuple[int, Tensor] | None:
+        """The last stone that is not behind this step."""
+        known = self.known
+        place = bisect_right(known, step, key=itemgetter(0))
+        return known[place - 1] if place else None
+
+    def add(self, step: int, z: Tensor) -> None:
+        """Remember the coordinates after a step, if there is a place for a stone."""
+        known = self.known
+        if step % self.apart or (known and step <= known[-1][0]):
+            return
+        room = min(STONES, KEPT / (z.numel() * z.element_size()))
+        if len(known) >= room:
+            self.apart *= 2
+            known = tuple(stone for stone in known if stone[0] % self.apart == 0)
+        self.known = (*known, (step, z)) if step % self.apart == 0 and len(known) < room else known
 
 
 def _unslowed(z: Array, c: Array) -> Array:
