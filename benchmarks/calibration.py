@@ -1,0 +1,115 @@
+"""Calibration once one temperature has been fitted to each network: its probabilities are softmax(logits / T).
+
+    python benchmarks/calibration.py RUNS [RUNS ...] [--data cifar10 --imbalance step:10 --epochs 91] [--json]
+
+RUNS are folders of `unhinge reproduce`, with KEY.json and KEY/test_logits.safetensors for each run; runs whose logits
+are gone are passed over. T is fitted to one half of the test images by the log loss and judged on the other half, both
+ways (temperature scaling: Guo et al., 2017). "Stated" is the error without it, of the posterior with a radius and else
+of the softmax. Differences are to cross-entropy of the same seed, with a 95 % interval by Student's t.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean, stdev
+
+import torch
+from scipy.optimize import minimize_scalar
+from scipy.stats import t as student
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from unhinge.metrics import expected_calibration_error
+from unhinge.results.json import JsonRecord
+from unhinge.training.checkpoint import read_tensors
+
+BASE = "cross-entropy"
+MEASURES = "accuracy", "stated_ece", "ece", "log_loss", "temperature"
+
+
+def fitted(logits: Tensor, labels: Tensor) -> float:
+    """The temperature with the least log loss."""
+    found = minimize_scalar(
+        lambda log: cross_entropy(logits / math.exp(log), labels).item(), bounds=(-6, 14), method="bounded"
+    )
+    return math.exp(found.x)
+
+
+def measured(record: JsonRecord, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """The numbers of one run; shares in percent."""
+    first = torch.arange(len(labels)) % 2 == 0
+    halves = []
+    for known, asked in ((first, ~first), (~first, first)):
+        temperature = fitted(logits[known], labels[known])
+        scaled = logits[asked] / temperature
+        halves.append(
+            (
+                100 * expected_calibration_error(scaled.softmax(1), labels[asked]),
+                cross_entropy(scaled, labels[asked]).item(),
+                temperature,
+            )
+        )
+    stated = record.get("posterior_ece") or record["ece"]
+    scaled_numbers = (fmean(column) for column in zip(*halves, strict=True))
+    numbers = 100 * record["accuracy"], 100 * stated, *scaled_numbers
+    return dict(zip(MEASURES, numbers, strict=True))
+
+
+def named(recipe: JsonRecord) -> str:
+    """A run's row."""
+    if recipe["loss"] == "ce":
+        name = BASE + (", logits adjusted" if recipe["logit_adjustment"] else "")
+    else:
+        name = str(recipe["head"]).upper() + (f", radius {recipe['radius']:g}" if recipe["radius"] else "")
+    penalty, weight = recipe["feature_penalty"], recipe["class_weight"]
+    return name + (f", penalty {penalty:g}" if penalty else "") + (f", weights n^-{weight:g}" if weight else "")
+
+
+def difference(ours: dict[int, dict[str, float]], theirs: dict[int, dict[str, float]], measure: str) -> str:
+    """Mean over the seeds that both have, and its interval from three of them on."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    gaps = [ours[seed][measure] - theirs[seed][measure] for seed in seeds]
+    if len(gaps) < 3:
+        return ""
+    reach = float(student.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / len(gaps) ** 0.5
+    return f"{fmean(gaps):+.3g} ({fmean(gaps) - reach:+.3g} to {fmean(gaps) + reach:+.3g})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--imbalance", default="step:10")
+    parser.add_argument("--epochs", type=int, default=91)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    rows: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
+    for path in sorted(path for folder in asked.runs for path in folder.glob("*.json")):
+        kept = path.with_suffix("") / "test_logits.safetensors"
+        record = json.loads(path.read_text())
+        recipe = record["recipe"]
+        wanted = all(recipe[key] == getattr(asked, key) for key in ("data", "imbalance", "epochs"))
+        if not wanted or not kept.exists() or recipe["augment"] or recipe["lr"] != 0.1:
+            continue
+        stored = read_tensors(kept)
+        logits = stored.tensors["logits"].double() * stored.standing["times"]
+        rows[named(recipe)][recipe["seed"]] = measured(record, logits, stored.tensors["labels"])
+    if asked.json:
+        print(json.dumps(rows))
+        return
+    print("| method | seeds | " + " | ".join(MEASURES) + " | log_loss, difference | ece, difference |")
+    print("|---" * (len(MEASURES) + 4) + "|")
+    for name, seeds in rows.items():
+        cells = [name, str(len(seeds))]
+        cells += [f"{fmean(each[measure] for each in seeds.values()):.4g}" for measure in MEASURES]
+        for measure in ("log_loss", "ece"):
+            cells.append("" if name == BASE else difference(seeds, rows.get(BASE, {}), measure))
+        print("| " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
