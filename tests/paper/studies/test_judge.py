@@ -125,3 +125,24 @@ def test_most_cases_are_counted_over_columns_and_tested_by_sign():
     (actual,) = judge_all(result_of([0.9], [0.7], most, fitted=False))
     assert actual.verdict == "regime not reached"
     assert math.isnan(actual.difference)
+
+
+def test_an_average_is_over_columns_first_and_then_over_seeds():
+    """Against the same test on means that were taken by hand; columns out of their regime do not count."""
+    average = replace(ABOVE, averaged=True)
+    result = result_of([0.9, 0.8, 0.85], [0.7, 0.7, 0.7], average, columns=(10, 100, 1000))
+    first, second, third = result.columns
+    by_hand = dict(zip((first, second, third), ([0.95, 0.8, 0.85], [0.7, 0.75, 0.9], [0.1, 0.1, 0.1]), strict=True))
+    for (row, column, seed), record in result.measured.items():
+        if row == PAL.label:
+            record["accuracy"] = by_hand[column][seed]
+            record["training"] = {"interpolated": column != third}
+    (actual,) = judge_all(result)
+    reference = stats.ttest_1samp([(0.25 + 0.0) / 2, (0.1 + 0.05) / 2, (0.15 + 0.2) / 2], 0)
+    assert actual.p_value == pytest.approx(reference.pvalue)
+    assert actual.difference == pytest.approx(0.125)
+    assert (actual.column, actual.seeds) == ("mean of 2 columns", 3)
+    assert judge_all(result_of([0.9, 0.8], [0.7, 0.7], average)) == []  # of one column there is no average
+    (actual,) = judge_all(result_of([0.9, 0.8], [0.7, 0.7], average, fitted=False, columns=(10, 100)))
+    assert actual.verdict == "regime not reached"
+    assert actual.text == "2 seeds"

@@ -64,6 +64,8 @@ class Judgement:
         p = "" if self.corrected is None else f", corrected p = {self.corrected:.2g}"
         if self.count is not None:
             return f"in {self.count[0]} of {self.count[1]} cases{p}, {seeds}"
+        if math.isnan(self.difference):
+            return seeds
         interval = ""
         if self.interval is not None:
             interval = " (95 % interval {:+.2f} to {:+.2f})".format(*(100 * end for end in self.interval))
@@ -121,20 +123,48 @@ def holm(values: Sequence[float]) -> list[float]:
 def _judge(result: StudyResult, ordering: Ordering) -> list[Judgement]:
     if ordering.cases:
         return _majority(result, ordering)
+    if ordering.averaged:
+        return _average(result, ordering)
     columns = result.columns if ordering.column is None else [ordering.column.label]
     pairs = (_pair(result, ordering, ordering.better, ordering.worse, column) for column in columns)
     return [pair for pair in pairs if pair is not None]
 
 
 def _pair(result: StudyResult, ordering: Ordering, better: Method, worse: Method, column: str) -> Judgement | None:
-    by_better, by_worse = (result.by_seed(method.label, column, ordering.quantity) for method in (better, worse))
-    sign = 1.0 if ordering.larger else -1.0
-    differences = [sign * (by_better[seed] - by_worse[seed]) for seed in by_better if seed in by_worse]
+    differences = list(_differences(result, ordering, better, worse, column).values())
     if not differences:
         return None
     mean, low, high, p = _paired(differences, ordering.margin)
-    reached = not ordering.regime or all(result.interpolated(m.label, column) for m in (better, worse))
+    reached = _reached(result, ordering, better, worse, column)
     return Judgement(ordering, column, mean, low, high, p, len(differences), reached)
+
+
+def _differences(
+    result: StudyResult, ordering: Ordering, better: Method, worse: Method, column: str
+) -> dict[int, float]:
+    """By the seeds that both have, in favour of the ordering if positive."""
+    by_better, by_worse = (result.by_seed(method.label, column, ordering.quantity) for method in (better, worse))
+    sign = 1.0 if ordering.larger else -1.0
+    return {seed: sign * (by_better[seed] - by_worse[seed]) for seed in by_better if seed in by_worse}
+
+
+def _reached(result: StudyResult, ordering: Ordering, better: Method, worse: Method, column: str) -> bool:
+    return not ordering.regime or all(result.interpolated(method.label, column) for method in (better, worse))
+
+
+def _average(result: StudyResult, ordering: Ordering) -> list[Judgement]:
+    """One number for each seed that has both methods in all of the columns: the mean of its differences."""
+    asked = (result, ordering, ordering.better, ordering.worse)
+    known = {column: found for column in result.columns if (found := _differences(*asked, column))}
+    counted = [found for column, found in known.items() if _reached(*asked, column)]
+    if len(known) < 2:
+        return []
+    seeds = sorted(set.intersection(*(set(found) for found in counted or known.values())))
+    if not counted or not seeds:
+        return [Judgement(ordering, "mean of no column", math.nan, None, None, None, len(seeds), False)]
+    means = [math.fsum(found[seed] for found in counted) / len(counted) for seed in seeds]
+    mean, low, high, p = _paired(means, ordering.margin)
+    return [Judgement(ordering, f"mean of {len(counted)} columns", mean, low, high, p, len(seeds), True)]
 
 
 def _paired(

@@ -22,6 +22,7 @@ class Ordering:
 
     It is judged in one column or, with None, in each. With a `margin` the claim is another: that the two differ by less
     than that. With `cases` it is that in most of these pairs of methods, over all columns, the first is the better one.
+    If `averaged`, the claim is about the mean of all columns whose regime was reached.
     """
 
     statement: str
@@ -34,6 +35,7 @@ class Ordering:
     regime: bool = True  # speaks of networks that fit all of their training images
     margin: float | None = None
     cases: tuple[tuple[Method, Method], ...] = ()
+    averaged: bool = False
 
 
 @dataclass(frozen=True)

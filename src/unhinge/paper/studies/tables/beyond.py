@@ -109,6 +109,7 @@ def _main_orderings() -> tuple[Ordering, ...]:
     first = TAIL
     return (
         Ordering("PAL lies above cross-entropy under a long tail", PAL, CE, column=first),
+        Ordering("PAL lies above cross-entropy, on average over kinds of imbalance", PAL, CE, averaged=True),
         Ordering("the penalty helps cross-entropy", PENALIZED["ce"], CE, column=first),
         Ordering("the penalty helps PAL", PENALIZED["pal"], PAL, column=first),
         Ordering("FNPAL lies above cross-entropy", FNPAL, CE, column=first, ours=True),
