@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+
+from unhinge.training import Recipe
+from unhinge.training.checkpoint import write_tensors
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -57,3 +62,26 @@ def test_parquet_files_are_read_and_summed(monkeypatch, tmp_path, capsys):
     )
     streams.main()  # it checks that every row was counted
     assert capsys.readouterr().out.count("\n| ") == 4
+
+
+def test_a_temperature_is_found_again(monkeypatch, tmp_path, capsys):
+    """Labels drawn from known probabilities, logits seven times too large: T = 7, and the log loss is their entropy."""
+    calibration = script("calibration", monkeypatch)
+    exact = torch.randn(20_000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.multinomial(exact.softmax(1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    for seed in range(3):
+        recipe = Recipe(data="digits", imbalance="step:10", epochs=91, lr=0.1, seed=seed, augment=False)
+        record = {"recipe": json.loads(recipe.to_json()), "accuracy": 0.5, "ece": 0.3}
+        (tmp_path / f"{recipe.key}.json").write_text(json.dumps(record))
+        (tmp_path / recipe.key).mkdir()
+        tensors = {"logits": (7 / 2 * exact).half(), "labels": labels}
+        write_tensors(tmp_path / recipe.key / "test_logits.safetensors", tensors, {"times": 2.0})
+    monkeypatch.setattr(sys, "argv", ["calibration.py", str(tmp_path), "--data", "digits", "--json"])
+    calibration.main()
+    (rows,) = json.loads(capsys.readouterr().out).values()
+    entropy = -(exact.softmax(1) * exact.log_softmax(1)).sum(1).mean().item()
+    assert sorted(rows) == ["0", "1", "2"]
+    assert rows["0"]["temperature"] == pytest.approx(7, rel=0.03)
+    assert rows["0"]["log_loss"] == pytest.approx(entropy, rel=0.01)
+    assert rows["0"]["ece"] < 2  # percent
+    assert rows["0"]["stated_ece"] == pytest.approx(30)
