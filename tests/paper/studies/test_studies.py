@@ -25,7 +25,7 @@ from unhinge.paper.studies.printed import LONG_TAILED, OOD
 from unhinge.paper.studies.run import choose_cells, reproduce_studies
 from unhinge.paper.studies.study import Ordering, Study, mean_and_spread
 from unhinge.results.lock import LockError, only_writer
-from unhinge.results.sealed import SealError
+from unhinge.results.sealed import SealError, write_sealed
 from unhinge.training import Recipe
 from unhinge.training.network import network_of
 from unhinge.training.recipes import CHARACTERS, CLASSES, Method
@@ -176,6 +176,26 @@ def test_a_sweep_runs_what_is_missing_and_never_again(tmp_path: Path, monkeypatc
     page = write_report(tmp_path).read_text()
     assert "2 of 4 runs are still to be made" in page
     assert "ran again" in page
+
+
+def test_further_seeds_that_are_there_stay_in_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """They were asked for once, of one row; the next command, which says nothing of seeds, must not leave them out."""
+
+    def follow(task: Task) -> dict[str, object]:
+        record = {"recipe": asdict(task.recipe), "stopped": None, "seconds": 0.0, "accuracy": 0.1 * task.recipe.seed}
+        write_sealed(task.path, record)
+        return record
+
+    monkeypatch.setattr(study_run_module, "follow", follow)
+    monkeypatch.setattr(study_write_module, "draw_study", lambda *_: None)
+    reproduce_studies([STUDY], "quick", tmp_path, seeds=4, chosen=lambda cell: cell.row == "CE")
+    (result,) = reproduce_studies([STUDY], "quick", tmp_path)
+    own = STUDY.seeds["quick"]
+    assert own == 2
+    assert [len(result.of(row, "digits")) for row in ("CE", UL)] == [4, own]
+    assert (result.wanted, len(result.failures)) == (6, 0)
+    (fewer,) = reproduce_studies([STUDY], "quick", tmp_path, seeds=1)
+    assert len(fewer.of("CE", "digits")) == 1
 
 
 def test_seconds_are_no_share_of_anything(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, takewhile
 from pathlib import Path
 
 from unhinge.data import DataError, load
@@ -47,7 +48,7 @@ def reproduce_studies(
         scale: `quick`, `small` or `paper`.
         out: The folder of results. Runs lie below it by the key of their recipe; those done are never run again, and
             those interrupted are continued.
-        seeds: How many; None: each study's own number at that scale.
+        seeds: How many; None: each study's own number at that scale, and in its tables what there is of further ones.
         jobs: Runs at once.
         engine: Who does them; see :func:`sweep`.
         data_root: Where the data sets lie.
@@ -161,13 +162,20 @@ class PlannedRun:
 
 
 def planned(study: Study, scale: str, seeds: int | None, runs: Path, data_root: str | Path | None) -> list[PlannedRun]:
-    """Every cell of a study with every seed, and the run that fills it."""
+    """Every cell of a study with every seed, and the run that fills it; with the study's own number of them also the
+    next ones that are there, so that no table forgets what somebody once asked for."""
     root = None if data_root is None else str(data_root)
-    return [
-        PlannedRun(cell, seed, Task(replace(cell.recipe, seed=seed), cell.ood, str(runs), root))
-        for cell in study.cells(scale)
-        for seed in range(study.seeds[scale] if seeds is None else seeds)
-    ]
+
+    def place(cell: Cell, seed: int) -> PlannedRun:
+        return PlannedRun(cell, seed, Task(replace(cell.recipe, seed=seed), cell.ood, str(runs), root))
+
+    wanted = study.seeds[scale] if seeds is None else seeds
+    places = []
+    for cell in study.cells(scale):
+        further = (place(cell, seed) for seed in count(wanted)) if seeds is None else iter(())
+        there = takewhile(lambda found: measured(found.task) is not None, further)
+        places += [*(place(cell, seed) for seed in range(wanted)), *there]
+    return places
 
 
 def _shared(plans: Sequence[list[PlannedRun]]) -> list[list[PlannedRun]]:
@@ -198,4 +206,5 @@ def _collected(
         elif name in failures:
             failed.append(f"{cell.row}, {cell.column}, seed {seed}: {failures[name]}")
     cells = list(dict.fromkeys(place.cell for place in plan))
-    return StudyResult(study, scale, cells, sorted({place.seed for place in plan}), measured, failed)
+    seeds = sorted({place.seed for place in plan})
+    return StudyResult(study, scale, cells, seeds, measured, failed, whole=len(plan))
