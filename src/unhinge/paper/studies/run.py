@@ -181,13 +181,17 @@ def planned(study: Study, scale: str, seeds: int | None, runs: Path, data_root: 
 def _shared(plans: Sequence[list[PlannedRun]]) -> list[list[PlannedRun]]:
     """The same places, where a run that one study measures on unknown images as well serves the others too.
 
-    Otherwise two workers would train one recipe in one folder at the same time.
+    Otherwise two workers would train one recipe in one folder at the same time. What is there already stays.
     """
     fuller = {place.task.recipe: place.task for plan in plans for place in plan if place.task.ood is not None}
-    return [
-        [replace(p, task=fuller.get(p.task.recipe, p.task)) if p.task.ood is None else p for p in plan]
-        for plan in plans
-    ]
+
+    def served(place: PlannedRun) -> PlannedRun:
+        task = fuller.get(place.task.recipe)
+        if task is None or place.task.ood is not None or measured(place.task) is not None:
+            return place
+        return replace(place, task=task)
+
+    return [[served(place) for place in plan] for plan in plans]
 
 
 def _collected(
