@@ -24,6 +24,7 @@ class Column:
     """
 
     data: str | None = None
+    each: int | None = None  # images of a class
     profile: str | None = None
     ratio: int | None = None
     label_noise: float | None = None
@@ -40,6 +41,7 @@ class Column:
     def label(self) -> str:
         """Its head in a table."""
         parts = [self.data] if self.data else []
+        parts += [f"{self.each} of each class"] if self.each is not None else []
         parts += [_PROFILES[self.profile]] if self.profile else []
         parts += [f"ρ={self.ratio}"] if self.ratio is not None else []
         parts += [f"noise {self.label_noise:g}"] if self.label_noise is not None else []

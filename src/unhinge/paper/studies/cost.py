@@ -14,14 +14,18 @@ __all__ = ["Cost", "cost_of", "flops_of"]
 FLOPS = {
     ("convnet", 16, 8): 3.15e5,
     ("glyphnet", 16, 24): 2.19e6,
+    ("resnet18", 16, 14): 1.54e7,
     ("resnet18", 16, 16): 1.75e7,
     ("resnet18", 16, 112): 7.17e7,
+    ("resnet18", None, 28): 9.14e8,
     ("resnet18", None, 32): 1.11e9,
     ("resnet34", None, 32): 2.32e9,
     ("resnet50", None, 224): 8.17e9,
 }
-PIXELS = {"digits": 8, "glyphs": 24, "cifar10": 32, "cifar100": 32, "imagenet100": 224}
-TEST_IMAGES = {"digits": 360, "glyphs": 3 * 2231, "cifar10": 10_000, "cifar100": 10_000, "imagenet100": 5_000}
+PIXELS = {"digits": 8, "glyphs": 24, "kmnist": 28, "cifar10": 32, "cifar100": 32, "imagenet100": 224}
+TEST_IMAGES = {"digits": 360, "glyphs": 3 * 2231, "imagenet100": 5_000} | dict.fromkeys(
+    ("kmnist", "cifar10", "cifar100"), 10_000
+)
 # Operations per second: of one core in training, by network, and of a GPU; a backward pass counts as two forward ones.
 ON_A_CORE = {"convnet": 8.0e9, "glyphnet": 4.0e10, "resnet18": 7.0e10}
 ON_A_GPU = 1e13
