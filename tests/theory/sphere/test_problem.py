@@ -14,7 +14,8 @@ from torch import Tensor
 from oracles import EPS, assert_exact
 from oracles.sphere import autograd_descent, mp_descent, ode_flow, series_tables, sphere_loss
 from unhinge.theory import constant, cosine, exponential, piecewise, step, warmup
-from unhinge.theory.sphere import motion
+from unhinge.theory.sphere import equal_steps
+from unhinge.theory.sphere import steps as one_by_one
 from unhinge.theory.sphere.problem import Spherical
 from unhinge.theory.sphere.series import LOGS, NORM, PHASE
 
@@ -171,8 +172,8 @@ def test_no_plain_step_is_taken_twice(monkeypatch):
         taken.append(len(every))
         return descend(z, pull, rates, decay, power, every)
 
-    descend = motion._descend
-    monkeypatch.setattr(motion, "_descend", counted)
+    descend = one_by_one.descend
+    monkeypatch.setattr(equal_steps, "descend", counted)
     features, weight, target = start(n=40)
     path = Spherical(target, weight).descent(features, lr=3.0)
     path.rate(), path.time_to(torch.tensor([0.3, 1e-3, 1e-6]))
@@ -189,15 +190,15 @@ def test_a_walk_at_a_changing_rate_goes_on_from_where_it_was(monkeypatch, kept):
         taken.append(len(rates))
         return descend(z, pull, rates, decay, power, every)
 
-    descend = motion._descend
+    descend = one_by_one.descend
     features, weight, target = start(n=40)
     problem, schedule = Spherical(target, weight), cosine(3.0, 5000)
-    questions = [torch.tensor(steps) for steps in ([4999], [4998], [10, 300, 4990], [4990, 4997], [5100, 6000])]
-    expected = [problem.descent(features, schedule).at(steps).features for steps in questions]
-    monkeypatch.setattr(motion, "_descend", counted)
-    monkeypatch.setattr(motion, "KEPT", kept)
+    questions = [torch.tensor(asked) for asked in ([4999], [4998], [10, 300, 4990], [4990, 4997], [5100, 6000])]
+    expected = [problem.descent(features, schedule).at(asked).features for asked in questions]
+    monkeypatch.setattr(one_by_one, "descend", counted)
+    monkeypatch.setattr(one_by_one, "KEPT", kept)
     path = problem.descent(features, schedule)
-    assert all(torch.equal(path.at(steps).features, each) for steps, each in zip(questions, expected, strict=True))
+    assert all(torch.equal(path.at(asked).features, each) for asked, each in zip(questions, expected, strict=True))
     assert sum(taken) == pytest.approx(5000 + 4 * 200, abs=700) if kept > 2**20 else sum(taken) <= 5 * 5000 + 1000
     assert len(path.motion.stones[0].known) <= kept / (2 * 8 * 40)
 
@@ -206,7 +207,7 @@ def test_more_steps_than_are_remembered(monkeypatch):
     features, weight, target = start(n=40)
     steps = torch.tensor([0, 3, 256, 257, 700, 701, 1500, 4000])
     expected = Spherical(target, weight).descent(features, lr=3.0).at(steps).features
-    monkeypatch.setattr(motion, "KEPT", 2 * 256 * 2 * 8 * 40)
+    monkeypatch.setattr(equal_steps, "KEPT", 2 * 256 * 2 * 8 * 40)
     path = Spherical(target, weight).descent(features, lr=3.0)
     assert_rows(path.at(steps).features[1:], expected[1:], eps=64)
     assert len(path.motion.trails[0].blocks) == 2
