@@ -156,7 +156,7 @@ def _few(scale: str) -> list[Cell]:
 
 BUDGETS = {"quick": (0.2, 1.0), "small": (0.15, 0.4, 1.0), "paper": (0.1, 0.3, 1.0)}
 STEPS_METHODS = (CE, _weighted(CE), PAL, _weighted(PAL), _weighted(FNPAL))
-RATES = {"quick": (0.05, 0.2, 0.5), "small": (0.05, 0.1, 0.3), "paper": (0.05, 0.1, 0.3)}
+RATES = {"quick": (0.05, 0.2, 0.5), "small": (0.05, 0.1, 0.3, 1.0), "paper": (0.05, 0.1, 0.3)}
 RATES_METHODS = (CE, PAL, Method("pal", radius=5.0), FNPAL, Method("fnpal", rescale=True))
 LOW_RATES = (0.01, 0.03, 0.1)
 
