@@ -22,14 +22,8 @@ ROOT = HERE.parent
 sys.path.insert(0, str(HERE))
 
 from generators import api, commands, equations, errata, parts, performance, reproduced  # noqa: E402
-from generators.pages import Pages  # noqa: E402
+from generators.pages import Pages, repointed  # noqa: E402
 
-SHOWN = {
-    r"benchmarks/results/[\w.-]+\.md": "performance.md",
-    r"results/small/README\.md": "reproduce/small.md",
-    r"results/small/earlier/README\.md": "reproduce/small-earlier.md",
-    r"CHANGELOG\.md": "changelog.md",
-}
 OWN = {"_build", "_static", "generators", "__pycache__"}
 
 
@@ -85,13 +79,6 @@ def stage_sources(pages: Pages) -> None:
 def folded(text: str) -> str:
     """The Python that checks each result of the theory, closed until it is opened: a reader wants the result first."""
     return re.sub(r"^```python\n.*?^```$", r":::{dropdown} Checked in Python\n\g<0>\n:::", text, flags=re.S | re.M)
-
-
-def repointed(text: str) -> str:
-    """Links to Markdown elsewhere in the repository lead to the page of the site that shows it."""
-    for pattern, page in SHOWN.items():
-        text = re.sub(rf"\]\((?:\.\./)+{pattern}(?:#[\w-]+)?\)", f"](/{page})", text)
-    return text
 
 
 if __name__ == "__main__":

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import html
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["Pages", "cell", "prose", "table"]
+__all__ = ["Pages", "cell", "prose", "repointed", "table"]
+
+SHOWN = {
+    r"benchmarks/results/[\w.-]+\.md": "performance.md",
+    r"results/small/README\.md": "reproduce/small.md",
+    r"results/small/earlier/README\.md": "reproduce/small-earlier.md",
+    r"CHANGELOG\.md": "changelog.md",
+}
 
 
 class Pages:
@@ -64,3 +72,10 @@ def _escaped(text: str) -> str:
     for mark in "\\`*_[]$~{}|":
         escaped = escaped.replace(mark, f"\\{mark}" if mark != "|" else "&#124;")
     return escaped
+
+
+def repointed(text: str) -> str:
+    """Links to Markdown elsewhere in the repository lead to the page of the site that shows it."""
+    for pattern, page in SHOWN.items():
+        text = re.sub(rf"\]\((?:\.\./)+{pattern}(?:#[\w-]+)?\)", f"](/{page})", text)
+    return text

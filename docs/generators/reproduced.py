@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from generators.pages import Pages, cell, prose, table
+from generators.pages import Pages, cell, prose, repointed, table
 from unhinge.paper.catalogue import list_studies
 from unhinge.paper.figures.draw import explained, pretty
 from unhinge.paper.figures.registry import Experiment, list_experiments
@@ -37,7 +37,8 @@ def generate(pages: Pages, root: Path, cache: Path | None) -> None:
     for study in studies:
         pages.write(f"reproduce/{study.id}.md", _study(pages, study, root))
     for page, folder in (("small", "small"), ("small-earlier", "small/earlier")):
-        pages.write(f"reproduce/{page}.md", (root / "results" / folder / "README.md").read_text(encoding="utf-8"))
+        text = (root / "results" / folder / "README.md").read_text(encoding="utf-8")
+        pages.write(f"reproduce/{page}.md", repointed(text))
     pages.write("reproduce/index.md", _index(figures, studies, root))
 
 
