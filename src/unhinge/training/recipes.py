@@ -29,6 +29,7 @@ __all__ = [
     "Method",
     "Setting",
     "named_recipes",
+    "of_steps",
     "recipe_named",
     "recipe_of",
     "short",
@@ -130,8 +131,16 @@ class Method:
         changes = dict(_KINDS[self.kind][1])
         if self.penalty:
             changes["feature_penalty"] = self.penalty * PAPER_BATCH / batch
-        names = ("radius", "class_weight", "logit_adjustment", "weighted_penalty", "rescale", "gamma", "head_scale")
-        for name in (*names, "label_smoothing"):
+        for name in (
+            "radius",
+            "class_weight",
+            "logit_adjustment",
+            "weighted_penalty",
+            "rescale",
+            "gamma",
+            "head_scale",
+            "label_smoothing",
+        ):
             if getattr(self, name) != getattr(Method, name):
                 changes[name] = getattr(self, name)
         return changes
@@ -261,12 +270,22 @@ def _small(task: Recipe) -> Recipe:
     even = int(task.imbalance is None)
     largest, steps = _LARGEST[task.data][even], _STEPS[task.data][even]
     recipe = replace(task, largest=largest, shrink=2, augment=False, model="resnet18", width=16, batch=128, lr=0.1)
-    epochs = math.ceil(steps / math.ceil(train_images(recipe) / recipe.batch))
-    return replace(recipe, epochs=epochs, measure_every=max(1, epochs // _MEASUREMENTS))
+    return of_steps(recipe, steps)
 
 
 def _quick(task: Recipe) -> Recipe:
     return replace(task, data="digits", model="convnet", width=16, epochs=25, batch=64, lr=0.05)
+
+
+def of_steps(recipe: Recipe, steps: int) -> Recipe:
+    """The recipe with as many epochs as these steps take, of which some are measured.
+
+    Example:
+        >>> of_steps(Recipe(data="cifar10", largest=100, batch=128), 1200).epochs
+        150
+    """
+    epochs = math.ceil(steps / math.ceil(train_images(recipe) / recipe.batch))
+    return replace(recipe, epochs=epochs, measure_every=max(1, epochs // _MEASUREMENTS))
 
 
 def train_images(recipe: Recipe) -> int:

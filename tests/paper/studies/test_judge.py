@@ -146,3 +146,8 @@ def test_an_average_is_over_columns_first_and_then_over_seeds():
     (actual,) = judge_all(result_of([0.9, 0.8], [0.7, 0.7], average, fitted=False, columns=(10, 100)))
     assert actual.verdict == "regime not reached"
     assert actual.text == "2 seeds"
+    apart = result_of([0.9, 0.8], [0.7, 0.7], average, columns=(10, 100))
+    for row, column, seed in list(apart.measured):
+        if (column == apart.columns[0]) == (seed == 0):
+            del apart.measured[row, column, seed]
+    assert judge_all(apart) == []  # no seed has both columns: not run yet, whatever the regime

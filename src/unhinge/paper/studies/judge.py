@@ -156,12 +156,12 @@ def _average(result: StudyResult, ordering: Ordering) -> list[Judgement]:
     """One number for each seed that has both methods in all of the columns: the mean of its differences."""
     asked = (result, ordering, ordering.better, ordering.worse)
     known = {column: found for column in result.columns if (found := _differences(*asked, column))}
-    counted = [found for column, found in known.items() if _reached(*asked, column)]
-    if len(known) < 2:
+    seeds = sorted(set.intersection(*map(set, known.values()))) if len(known) > 1 else []
+    if not seeds:
         return []
-    seeds = sorted(set.intersection(*(set(found) for found in counted or known.values())))
-    if not counted or not seeds:
-        return [Judgement(ordering, "mean of no column", math.nan, None, None, None, len(seeds), False)]
+    counted = [found for column, found in known.items() if _reached(*asked, column)]
+    if len(counted) < 2:
+        return [Judgement(ordering, "mean of all columns", math.nan, None, None, None, len(seeds), False)]
     means = [math.fsum(found[seed] for found in counted) / len(counted) for seed in seeds]
     mean, low, high, p = _paired(means, ordering.margin)
     return [Judgement(ordering, f"mean of {len(counted)} columns", mean, low, high, p, len(seeds), True)]

@@ -11,7 +11,7 @@ from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.printed import LONG_TAILED
 from unhinge.paper.studies.study import Ordering, Study
 from unhinge.training.recipe import Recipe
-from unhinge.training.recipes import CHARACTERS, CLASSES, Method, Setting, recipe_of, train_images
+from unhinge.training.recipes import CHARACTERS, CLASSES, Method, Setting, of_steps, recipe_of, train_images
 
 __all__ = ["studies"]
 
@@ -145,9 +145,7 @@ def _few(scale: str) -> list[Cell]:
     for data, each, steps in FEW if scale != "quick" else (("digits", 20, 0),):
         for method in FEW_METHODS:
             recipe = recipe_of(Setting(data), method, scale, largest=each, augment=False)
-            if scale == "small":
-                epochs = math.ceil(steps / math.ceil(train_images(recipe) / recipe.batch))
-                recipe = replace(recipe, epochs=epochs, measure_every=max(1, epochs // 10))
+            recipe = of_steps(recipe, steps) if scale == "small" else recipe
             cells.append(Cell(method, Column(data=data, each=each), recipe))
     return cells
 
