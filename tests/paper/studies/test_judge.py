@@ -151,3 +151,38 @@ def test_an_average_is_over_columns_first_and_then_over_seeds():
         if (column == apart.columns[0]) == (seed == 0):
             del apart.measured[row, column, seed]
     assert judge_all(apart) == []  # no seed has both columns: not run yet, whatever the regime
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 99), min_size=6, max_size=6), min_size=3, max_size=5),
+    st.lists(st.booleans(), min_size=6, max_size=6),
+)
+def test_a_tuned_ordering_compares_each_method_at_the_rate_that_suits_its_other_seeds(drawn, fits):
+    """Against the definition, spelled out: three rates of two methods, some of which are out of their regime."""
+    rates = (0.1, 0.2, 0.3)
+    cells = [Cell(method, Column(ratio=10, lr=rate), Recipe()) for method in (PAL, CE) for rate in rates]
+    measured = {
+        (cell.row, cell.column, seed): {"accuracy": values[i] / 128, "training": {"interpolated": fits[i]}}
+        for seed, values in enumerate(drawn)
+        for i, cell in enumerate(cells)
+    }
+    tuned = replace(ABOVE, tuned=True)
+    study = Study("tiny", None, "tiny", "table", lambda scale: cells, orderings=(tuned,))
+    actual = judge_all(StudyResult(study, "quick", cells, range(len(drawn)), measured))
+    differences = []
+    for seed in range(len(drawn)):
+        value = []
+        for first in (0, 3):
+            choice, best = None, -1
+            fitting = fits[first : first + 3]
+            for i in range(first, first + 3):
+                others = sum(values[i] for other, values in enumerate(drawn) if other != seed)
+                if (fits[i] or not any(fitting)) and others > best:
+                    choice, best = i, others
+            value.append(drawn[seed][choice] / 128)
+        differences.append(value[0] - value[1])
+    (judgement,) = actual
+    assert judgement.column == "ρ=10, each at its own rate"
+    assert judgement.difference == pytest.approx(sum(differences) / len(differences))
+    assert judgement.seeds == len(drawn)
+    assert judgement.reached == (any(fits[:3]) and any(fits[3:]))

@@ -3,6 +3,10 @@ r"""What the seeds say about an ordering: confirmed, not confirmed, undecided, o
 Runs of one seed share the subset of images, the initial weights and the order of the batches, so they are compared in
 pairs: the test is Student's on the differences. A study asks many questions of the same runs, so its p-values are
 corrected together (Holm 1979: the k-th smallest of m is multiplied by m - k + 1), and the corrected one decides.
+
+A comparison at one rate may only show whom the rate suits. Where several were run, a `tuned` ordering gives each method
+its own, of those at which it fits its training images: for each seed the rate with the best mean over the *other*
+seeds, so that no run takes part in the choice of its own rate.
 """
 
 from __future__ import annotations
@@ -125,7 +129,7 @@ def _judge(result: StudyResult, ordering: Ordering) -> list[Judgement]:
         return _majority(result, ordering)
     if ordering.averaged:
         return _average(result, ordering)
-    columns = result.columns if ordering.column is None else [ordering.column.label]
+    columns = list(_columns(result, ordering)) if ordering.column is None else [ordering.column.label]
     pairs = (_pair(result, ordering, ordering.better, ordering.worse, column) for column in columns)
     return [pair for pair in pairs if pair is not None]
 
@@ -143,19 +147,55 @@ def _differences(
     result: StudyResult, ordering: Ordering, better: Method, worse: Method, column: str
 ) -> dict[int, float]:
     """By the seeds that both have, in favour of the ordering if positive."""
-    by_better, by_worse = (result.by_seed(method.label, column, ordering.quantity) for method in (better, worse))
+    by_better, by_worse = (_values(result, ordering, method, column) for method in (better, worse))
     sign = 1.0 if ordering.larger else -1.0
     return {seed: sign * (by_better[seed] - by_worse[seed]) for seed in by_better if seed in by_worse}
 
 
+def _columns(result: StudyResult, ordering: Ordering) -> dict[str, list[str]]:
+    """What is compared as one column, by its name, with the columns of the table it consists of."""
+    if not ordering.tuned:
+        return {column: [column] for column in result.columns}
+    same: dict[str, list[str]] = {}
+    for cell in result.cells:
+        place = replace(cell.place, lr=None).label
+        columns = same.setdefault(f"{place}, each at its own rate" if place else "each at its own rate", [])
+        if cell.column not in columns:
+            columns.append(cell.column)
+    return same
+
+
+def _fitted(result: StudyResult, ordering: Ordering, method: Method, column: str) -> list[str]:
+    """The columns of the table, of those compared as one, in which the method is in its regime."""
+    columns = _columns(result, ordering).get(column, [])
+    return [one for one in columns if not ordering.regime or result.interpolated(method.label, one)]
+
+
+def _values(result: StudyResult, ordering: Ordering, method: Method, column: str) -> dict[int, float]:
+    """By seed; if `tuned`, at the rate that suits the other seeds best, of those in the regime or else of all."""
+    columns = _fitted(result, ordering, method, column) or _columns(result, ordering).get(column, [])
+    tried = [found for one in columns if (found := result.by_seed(method.label, one, ordering.quantity))]
+    if not ordering.tuned:
+        return tried[0] if tried else {}
+    seeds = set.intersection(*map(set, tried)) if tried else set()
+    if len(seeds) < 2:
+        return {}  # no other seed could choose the rate
+    sign = 1.0 if ordering.larger else -1.0
+    chosen = {}
+    for seed in sorted(seeds):
+        means = [sign * math.fsum(found[other] for other in seeds if other != seed) for found in tried]
+        chosen[seed] = tried[means.index(max(means))][seed]
+    return chosen
+
+
 def _reached(result: StudyResult, ordering: Ordering, better: Method, worse: Method, column: str) -> bool:
-    return not ordering.regime or all(result.interpolated(method.label, column) for method in (better, worse))
+    return not ordering.regime or all(_fitted(result, ordering, method, column) for method in (better, worse))
 
 
 def _average(result: StudyResult, ordering: Ordering) -> list[Judgement]:
     """One number for each seed that has both methods in all of the columns: the mean of its differences."""
     asked = (result, ordering, ordering.better, ordering.worse)
-    known = {column: found for column in result.columns if (found := _differences(*asked, column))}
+    known = {column: found for column in _columns(result, ordering) if (found := _differences(*asked, column))}
     seeds = sorted(set.intersection(*map(set, known.values()))) if len(known) > 1 else []
     if not seeds:
         return []
@@ -191,7 +231,7 @@ def _majority(result: StudyResult, ordering: Ordering) -> list[Judgement]:
     judged = [
         case
         for better, worse in ordering.cases
-        for column in result.columns
+        for column in _columns(result, ordering)
         if (case := _pair(result, ordering, better, worse, column)) is not None
     ]
     counted = [case for case in judged if case.reached]

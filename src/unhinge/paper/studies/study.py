@@ -22,7 +22,8 @@ class Ordering:
 
     It is judged in one column or, with None, in each. With a `margin` the claim is another: that the two differ by less
     than that. With `cases` it is that in most of these pairs of methods, over all columns, the first is the better one.
-    If `averaged`, the claim is about the mean of all columns whose regime was reached.
+    If `averaged`, the claim is about the mean of all columns whose regime was reached. If `tuned`, each method has the
+    rate that suits it: columns that differ in the rate alone are one, see :mod:`unhinge.paper.studies.judge`.
     """
 
     statement: str
@@ -36,6 +37,7 @@ class Ordering:
     margin: float | None = None
     cases: tuple[tuple[Method, Method], ...] = ()
     averaged: bool = False
+    tuned: bool = False
 
 
 @dataclass(frozen=True)
