@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean, stdev
 
-import torch
-from scipy.optimize import minimize_scalar
 from scipy.stats import t as student
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from unhinge.metrics import expected_calibration_error
+from unhinge.metrics import after_temperature
 from unhinge.results.json import JsonRecord
 from unhinge.training.checkpoint import read_tensors
 
@@ -31,31 +27,11 @@ BASE = "cross-entropy"
 MEASURES = "accuracy", "stated_ece", "ece", "log_loss", "temperature"
 
 
-def fitted(logits: Tensor, labels: Tensor) -> float:
-    """The temperature with the least log loss."""
-    found = minimize_scalar(
-        lambda log: cross_entropy(logits / math.exp(log), labels).item(), bounds=(-6, 14), method="bounded"
-    )
-    return math.exp(found.x)
-
-
 def measured(record: JsonRecord, logits: Tensor, labels: Tensor) -> dict[str, float]:
     """The numbers of one run; shares in percent."""
-    first = torch.arange(len(labels)) % 2 == 0
-    halves = []
-    for known, asked in ((first, ~first), (~first, first)):
-        temperature = fitted(logits[known], labels[known])
-        scaled = logits[asked] / temperature
-        halves.append(
-            (
-                100 * expected_calibration_error(scaled.softmax(1), labels[asked]),
-                cross_entropy(scaled, labels[asked]).item(),
-                temperature,
-            )
-        )
     stated = record.get("posterior_ece") or record["ece"]
-    scaled_numbers = (fmean(column) for column in zip(*halves, strict=True))
-    numbers = 100 * record["accuracy"], 100 * stated, *scaled_numbers
+    scaled = after_temperature(logits, labels)
+    numbers = 100 * record["accuracy"], 100 * stated, 100 * scaled.ece, scaled.log_loss, scaled.temperature
     return dict(zip(MEASURES, numbers, strict=True))
 
 

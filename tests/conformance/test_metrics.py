@@ -71,12 +71,14 @@ METRICS: dict[str, Callable[[Inputs], Any]] = {
     "classwise_calibration_error": lambda x: metrics.classwise_calibration_error(x.probabilities, x.target),
     "shot_accuracy": lambda x: metrics.shot_accuracy(x.logits, x.target, x.counts),
     "strength_curve": lambda x: metrics.strength_curve(x.logits, x.target, x.counts),
+    "fit_temperature": lambda x: metrics.fit_temperature(x.logits, x.target),
+    "after_temperature": lambda x: metrics.after_temperature(x.logits, x.target, bins=4),
     "strength_curve, radius": lambda x: metrics.strength_curve(x.logits, x.target, x.counts, radius=5.0),
 }
 # Pictures of the above: their numbers are tested there, and what they draw in tests/metrics/test_plots.py.
 DRAWN = {"reliability_diagram", "score_histogram", "strength_plot"}
-# Values that two of the functions return, and are made by no one else.
-RETURNED = {"Reliability", "StrengthCurve"}
+# Values that some of the functions return, and are made by no one else.
+RETURNED = {"AfterTemperature", "Reliability", "StrengthCurve"}
 every_metric = pytest.mark.parametrize("name", METRICS)
 
 # What goes up with the scale of features and prototypes; everything else of neural_collapse stays.

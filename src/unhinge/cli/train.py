@@ -579,6 +579,11 @@ def _print_evaluation(evaluation: Evaluation) -> None:
         table.add_row("accuracy, adjusted", "this loss gives no probabilities to adjust")
     table.add_row("calibration error (ECE)", f"{numbers['ece']:.4f}")
     table.add_row("class-wise ECE", f"{numbers['classwise_ece']:.4f}")
+    table.add_row("log loss", f"{numbers['log_loss']:.4g}")
+    scaled = numbers["after_temperature"]
+    if scaled is not None:
+        table.add_row(f"log loss with a temperature of {scaled['temperature']:.3g}", f"{scaled['log_loss']:.4g}")
+        table.add_row("ECE with that temperature", f"{scaled['ece']:.4f}")
     table.add_row("mean feature norm", f"{numbers['feature_norm']:.4g}")
     for name, value in numbers["prototypes"].items():
         table.add_row(PROTOTYPES[name], f"{value:.4g}" + ("°" if "angle" in name else ""))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from unhinge.data import ImageSet, conform, load, shrink
 from unhinge.metrics import (
     Reliability,
+    after_temperature,
     classwise_calibration_error,
     neural_collapse,
     ood_metrics,
@@ -139,6 +141,11 @@ def _evaluate(
         "accuracy": tested.accuracy,
         "ece": bins.error,
         "classwise_ece": classwise_calibration_error(tested.logits.softmax(-1), tested.labels),
+        "log_loss": cross_entropy(tested.logits.double(), tested.labels).item(),
+        # one image cannot both choose a temperature and judge it
+        "after_temperature": asdict(after_temperature(tested.logits, tested.labels))
+        if len(tested.labels) > 1
+        else None,
         "shots": shot_accuracy(tested.logits, tested.labels, counts),
         "class_accuracy": _by_class(tested, images.test.num_classes),
         "confusion": _confusion(tested, images.test.num_classes),

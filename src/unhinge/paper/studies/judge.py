@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
-from unhinge.paper.studies.study import Ordering, StudyResult, mean_and_spread
+from unhinge.paper.studies.study import PLAIN, Ordering, StudyResult, mean_and_spread
 from unhinge.training.recipes import Method
 
 __all__ = ["LEVEL", "Judgement", "OrderingRecord", "Verdict", "holm", "judge_all"]
@@ -70,10 +70,12 @@ class Judgement:
             return f"in {self.count[0]} of {self.count[1]} cases{p}, {seeds}"
         if math.isnan(self.difference):
             return seeds
+        unit = PLAIN.get(self.ordering.quantity)
+        factor, unit, form = (100, " points", "+.2f") if unit is None else (1, unit, "+.3g")
         interval = ""
         if self.interval is not None:
-            interval = " (95 % interval {:+.2f} to {:+.2f})".format(*(100 * end for end in self.interval))
-        return f"{100 * self.difference:+.2f} points{interval}{p}, {seeds}"
+            interval = f" (95 % interval {' to '.join(f'{factor * end:{form}}' for end in self.interval)})"
+        return f"{factor * self.difference:{form}}{unit}{interval}{p}, {seeds}"
 
 
 class OrderingRecord(TypedDict):

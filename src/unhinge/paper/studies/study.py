@@ -11,8 +11,14 @@ from unhinge.paper.studies.cell import Cell, Column
 from unhinge.results.json import JsonRecord
 from unhinge.training.recipes import Method
 
-__all__ = ["Ordering", "Study", "StudyResult", "mean_and_spread", "quantity_of"]
+__all__ = ["PLAIN", "Ordering", "Study", "StudyResult", "mean_and_spread", "quantity_of"]
 
+PLAIN = {  # quantities that are no shares, with the unit of a difference
+    "feature_norm": "",
+    "epochs": " epochs",
+    "seconds": " s",
+    "after_temperature.log_loss": " nats",
+}
 Kind = Literal["table", "curves", "reliability", "histograms", "behaviour", "collapse", "lines", "fit", "time"]
 
 

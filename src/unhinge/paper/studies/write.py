@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unhinge.paper.studies.draw import draw_study
 from unhinge.paper.studies.judge import LEVEL, Judgement, OrderingRecord, judge_all
-from unhinge.paper.studies.study import StudyResult, mean_and_spread, quantity_of
+from unhinge.paper.studies.study import PLAIN, StudyResult, mean_and_spread, quantity_of
 from unhinge.results.environment import environment
 from unhinge.results.json import JsonRecord, plain
 from unhinge.results.sealed import read_sealed, write_sealed
@@ -17,7 +17,6 @@ from unhinge.results.tables import write_csv
 
 __all__ = ["read_study", "write_runs", "write_study"]
 
-PLAIN = ("feature_norm", "epochs", "seconds")  # quantities that are no shares
 WORDS = {  # quantities as a table names them
     "accuracy": "test accuracy",
     "best_accuracy": "best test accuracy on the way",
@@ -27,6 +26,8 @@ WORDS = {  # quantities as a table names them
     "ece": "calibration error of the softmax",
     "posterior_ece": "calibration error of the posterior",
     "stated_ece": "calibration error of the posterior, or else of the softmax",
+    "after_temperature.ece": "calibration error after one temperature was fitted",
+    "after_temperature.log_loss": "log loss after one temperature was fitted, in nats",
     "decided_accuracy": "test accuracy, decision adjusted with the strength that the theory names",
     "adjusted_accuracy.0.5": "test accuracy, decision adjusted with strength 1/2",
     "adjusted_accuracy.1": "test accuracy, decision adjusted with strength 1",

@@ -281,7 +281,8 @@ def _many_class_cells(scale: str) -> list[Cell]:
 
 def studies() -> list[Study]:
     """The factor study and the main table first."""
-    main = ("accuracy", "best_accuracy", "training.accuracy", "ece", "posterior_ece")
+    tempered = ("after_temperature.ece", "after_temperature.log_loss")
+    main = ("accuracy", "best_accuracy", "training.accuracy", "ece", "posterior_ece", *tempered)
     adjusted = ("decided_accuracy", *(f"adjusted_accuracy.{tau}" for tau in ("0.5", "1")))
     return [
         Study(
@@ -357,7 +358,7 @@ def studies() -> list[Study]:
             "Fixed prototypes against cross-entropy, each at the rate that suits it",
             "table",
             _own_rates,
-            ("accuracy", "training.accuracy"),
+            ("accuracy", "training.accuracy", *tempered),
             (
                 Ordering("PAL lies above cross-entropy", PAL, CE, tuned=True),
                 Ordering("PAL lies above cross-entropy, on average", PAL, CE, tuned=True, averaged=True),
@@ -385,7 +386,7 @@ def studies() -> list[Study]:
             "smoothing",
             "table",
             _few,
-            ("accuracy", "best_accuracy", "training.accuracy", "stated_ece"),
+            ("accuracy", "best_accuracy", "training.accuracy", "stated_ece", *tempered),
             (
                 Ordering("PAL lies above cross-entropy", PAL, CE, ours=True),
                 Ordering("PAL lies above cross-entropy with smoothed labels", PAL, SMOOTHED, ours=True),
