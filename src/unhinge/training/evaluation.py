@@ -143,9 +143,7 @@ def _evaluate(
         "classwise_ece": classwise_calibration_error(tested.logits.softmax(-1), tested.labels),
         "log_loss": cross_entropy(tested.logits.double(), tested.labels).item(),
         # one image cannot both choose a temperature and judge it
-        "after_temperature": asdict(after_temperature(tested.logits, tested.labels))
-        if len(tested.labels) > 1
-        else None,
+        "after_temperature": _tempered(tested),
         "shots": shot_accuracy(tested.logits, tested.labels, counts),
         "class_accuracy": _by_class(tested, images.test.num_classes),
         "confusion": _confusion(tested, images.test.num_classes),
@@ -259,6 +257,11 @@ def _confusion(outputs: Outputs, num_classes: int) -> list[list[int]] | None:
         return None
     pairs = outputs.labels * num_classes + outputs.logits.argmax(-1)
     return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes).tolist()
+
+
+def _tempered(outputs: Outputs) -> JsonRecord | None:
+    """None of one image, which cannot both choose a temperature and judge it."""
+    return asdict(after_temperature(outputs.logits, outputs.labels)) if len(outputs.labels) > 1 else None
 
 
 def _fit_of(outputs: Outputs, num_classes: int) -> JsonRecord:
