@@ -29,7 +29,7 @@ def view_of(state: State) -> View:
 def solve(state: State) -> Answer:
     """The answer to a state; a ValueError says what is wrong with the state."""
     # A number that overflows is a gap in its curve, not a line in the terminal; and nobody differentiates a picture.
-    with np.errstate(all="ignore"), torch.no_grad():
+    with np.errstate(all="ignore"), torch.inference_mode():
         return view_of(state).solve(state)
 
 
