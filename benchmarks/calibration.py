@@ -14,12 +14,12 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
-from scipy.stats import t as student
 from torch import Tensor
 
 from unhinge.metrics import after_temperature
+from unhinge.paper.studies.paired import paired
 from unhinge.results.json import JsonRecord
 from unhinge.training.checkpoint import read_tensors
 
@@ -51,8 +51,9 @@ def difference(ours: dict[int, dict[str, float]], theirs: dict[int, dict[str, fl
     gaps = [ours[seed][measure] - theirs[seed][measure] for seed in seeds]
     if len(gaps) < 3:
         return ""
-    reach = float(student.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / len(gaps) ** 0.5
-    return f"{fmean(gaps):+.3g} ({fmean(gaps) - reach:+.3g} to {fmean(gaps) + reach:+.3g})"
+    found = paired(gaps)
+    interval = "" if found.low is None else f" ({found.low:+.3g} to {found.high:+.3g})"
+    return f"{found.mean:+.3g}{interval}"
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import argparse
-import math
 import platform
 import statistics
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from scipy import stats
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 from torch.nn import functional as F
@@ -34,7 +32,7 @@ import unhinge
 from unhinge.data import ImageSet, batches
 from unhinge.nn import class_weights
 from unhinge.nn import functional as UF
-from unhinge.paper.studies.judge import holm
+from unhinge.paper.studies.paired import Paired, holm, paired
 from unhinge.training import Recipe
 from unhinge.training.loop import learning_rate, material_of
 from unhinge.training.measure import outputs
@@ -235,14 +233,9 @@ def run(seed: int, epochs: int, lr: float, imbalance: str) -> Seed:
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 
-def paired(values: list[float], reference: list[float]) -> tuple[float, float, float]:
-    """Mean difference in points, half of its 95 % interval, p-value of Student's paired test."""
-    differences = [100 * (a - b) for a, b in zip(values, reference, strict=True)]
-    count, mean, spread = len(differences), statistics.mean(differences), statistics.stdev(differences)
-    error = spread / math.sqrt(count)
-    if not error:  # the same runs
-        return mean, 0.0, 1.0
-    return mean, stats.t.ppf(0.975, count - 1) * error, 2 * stats.t.sf(abs(mean) / error, count - 1)
+def against(reference: list[float], values: list[float]) -> Paired:
+    """Differences in points, tested in pairs."""
+    return paired([100 * (a - b) for a, b in zip(values, reference, strict=True)])
 
 
 def table(seeds: list[Seed]) -> str:
@@ -255,13 +248,17 @@ def table(seeds: list[Seed]) -> str:
         chosen = [seed.validated(i) for seed in seeds]
         cells = [f"**{m:.1f}**" if tau == candidate.named else f"{m:.1f}" for tau, m in zip(TAUS, means, strict=True)]
         rows.append([candidate.label, *cells, f"{100 * statistics.mean(chosen):.1f}"])
-        tests += [paired(named, reference) if i != REFERENCE else None, paired(chosen, reference)]
+        tests += [against(reference, named) if i != REFERENCE else None, against(reference, chosen)]
     together = [seed.validated(*CHOSEN_TOGETHER) for seed in seeds]
     rows.append(["simplex, radius 10: weights and strength chosen together", *("" for _ in TAUS),
                  f"{100 * statistics.mean(together):.1f}"])  # fmt: skip
-    tests += [None, paired(together, reference)]
-    corrected = iter(holm([test[2] for test in tests if test is not None]))
-    texts = ["" if t is None else f"{t[0]:+.1f} ± {t[1]:.1f} (p = {next(corrected):.2g})" for t in tests]
+    tests += [None, against(reference, together)]
+    # without an interval the runs are the same: nothing to tell apart
+    corrected = iter(holm([1.0 if test.p_value is None else test.p_value for test in tests if test is not None]))
+    texts = [
+        "" if t is None else f"{t.mean:+.1f} ± {(t.high or t.mean) - t.mean:.1f} (p = {next(corrected):.2g})"
+        for t in tests
+    ]
     head = [
         "",
         *(f"τ = {tau:g}" for tau in TAUS),

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from unhinge.paper.studies.cell import Cell, Column
-from unhinge.paper.studies.judge import holm, judge_all
+from unhinge.paper.studies.judge import judge_all
+from unhinge.paper.studies.paired import holm
 from unhinge.paper.studies.study import Ordering, Study, StudyResult
 from unhinge.training import Recipe
 from unhinge.training.recipes import Method
@@ -54,7 +55,7 @@ def test_one_ordering_is_judged_by_the_paired_test(pal, ce, verdict):
         reference = stats.ttest_rel(pal, ce)
         assert actual.p_value == pytest.approx(reference.pvalue)
         interval = reference.confidence_interval(0.95)
-        assert (actual.low, actual.high) == pytest.approx((interval.low, interval.high))
+        assert actual.interval == pytest.approx((interval.low, interval.high))
         assert actual.corrected == actual.p_value
         assert "95 % interval" in actual.text
 

@@ -21,9 +21,10 @@ from unhinge.paper.studies import run as study_run_module
 from unhinge.paper.studies import write as study_write_module
 from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.follow import Task
+from unhinge.paper.studies.paired import mean_and_spread
 from unhinge.paper.studies.printed import LONG_TAILED, OOD
 from unhinge.paper.studies.run import choose_cells, reproduce_studies
-from unhinge.paper.studies.study import Ordering, Study, mean_and_spread
+from unhinge.paper.studies.study import Ordering, Study
 from unhinge.results.lock import LockError, only_writer
 from unhinge.results.sealed import SealError, write_sealed
 from unhinge.training import Recipe

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from unhinge.metrics import Reliability, reliability_diagram
-from unhinge.paper.studies.study import StudyResult, mean_and_spread
+from unhinge.paper.studies.paired import mean_and_spread
+from unhinge.paper.studies.study import StudyResult
 from unhinge.results.json import JsonRecord
 from unhinge.results.look import COLORS, MARKERS, PlotOptions, save, styled
 

@@ -12,16 +12,16 @@ seeds, so that no run takes part in the choice of its own rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
-from unhinge.paper.studies.study import PLAIN, Ordering, StudyResult, mean_and_spread
+from unhinge.paper.studies.paired import LEVEL, Paired, holm, paired
+from unhinge.paper.studies.study import PLAIN, Ordering, StudyResult
 from unhinge.training.recipes import Method
 
-__all__ = ["LEVEL", "Judgement", "OrderingRecord", "Verdict", "holm", "judge_all"]
+__all__ = ["Judgement", "OrderingRecord", "Verdict", "judge_all"]
 
-LEVEL = 0.05
+NOTHING = Paired(math.nan, None, None, None)
 Verdict = Literal["confirmed", "not confirmed", "undecided", "regime not reached"]
 
 
@@ -31,19 +31,26 @@ class Judgement:
 
     ordering: Ordering
     column: str
-    difference: float  # mean over the seeds both have, in favour of the ordering if positive
-    low: float | None  # 95 % interval of the difference; None with fewer than two seeds
-    high: float | None
-    p_value: float | None  # of this test alone
+    found: Paired  # over the seeds both have, in favour of the ordering if positive
     seeds: int
     reached: bool  # both fit all of their training images, or the claim does not ask for it
     corrected: float | None = None  # after Holm, with all tests of the study
     count: tuple[int, int] | None = None  # cases in favour, cases in all
 
     @property
+    def difference(self) -> float:
+        """Its mean over the seeds; of cases, the share in favour less one half."""
+        return self.found.mean
+
+    @property
     def interval(self) -> tuple[float, float] | None:
-        """Both ends, if there are any."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
+        """Both ends of the 95 % interval, if there are any."""
+        return None if self.found.low is None or self.found.high is None else (self.found.low, self.found.high)
+
+    @property
+    def p_value(self) -> float | None:
+        """Of this test alone."""
+        return self.found.p_value
 
     @property
     def verdict(self) -> Verdict:
@@ -112,20 +119,6 @@ def judge_all(result: StudyResult) -> list[Judgement]:
     return judgements
 
 
-def holm(values: Sequence[float]) -> list[float]:
-    """p-values corrected for being a family, in their order.
-
-    Example:
-        >>> holm([0.01, 0.04, 0.03])
-        [0.03, 0.06, 0.06]
-    """
-    corrected, largest = [0.0] * len(values), 0.0
-    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        largest = max(largest, min(1.0, (len(values) - rank) * values[index]))
-        corrected[index] = largest
-    return corrected
-
-
 def _judge(result: StudyResult, ordering: Ordering) -> list[Judgement]:
     if ordering.cases:
         return _majority(result, ordering)
@@ -140,9 +133,9 @@ def _pair(result: StudyResult, ordering: Ordering, better: Method, worse: Method
     differences = list(_differences(result, ordering, better, worse, column).values())
     if not differences:
         return None
-    mean, low, high, p = _paired(differences, ordering.margin)
+    found = paired(differences, ordering.margin)
     reached = _reached(result, ordering, better, worse, column)
-    return Judgement(ordering, column, mean, low, high, p, len(differences), reached)
+    return Judgement(ordering, column, found, len(differences), reached)
 
 
 def _differences(
@@ -203,29 +196,10 @@ def _average(result: StudyResult, ordering: Ordering) -> list[Judgement]:
         return []
     counted = [found for column, found in known.items() if _reached(*asked, column)]
     if len(counted) < 2:
-        return [Judgement(ordering, "mean of all columns", math.nan, None, None, None, len(seeds), False)]
+        return [Judgement(ordering, "mean of all columns", NOTHING, len(seeds), False)]
     means = [math.fsum(found[seed] for found in counted) / len(counted) for seed in seeds]
-    mean, low, high, p = _paired(means, ordering.margin)
-    return [Judgement(ordering, f"mean of {len(counted)} columns", mean, low, high, p, len(seeds), True)]
-
-
-def _paired(
-    differences: Sequence[float], margin: float | None
-) -> tuple[float, float | None, float | None, float | None]:
-    """Mean, 95 % interval and p-value: two-sided against 0, or with a margin two one-sided tests against its ends."""
-    mean, spread = mean_and_spread(differences)
-    count = len(differences)
-    if count < 2 or not spread > 1e-12:  # seeds that agree to rounding leave nothing to compare with
-        return mean, None, None, None
-    from scipy import stats
-
-    error = spread / math.sqrt(count)
-    reach = float(stats.t.ppf(1 - LEVEL / 2, count - 1)) * error
-    if margin is None:
-        p = 2 * float(stats.t.sf(abs(mean) / error, count - 1))
-    else:
-        p = max(float(stats.t.sf((margin + sign * mean) / error, count - 1)) for sign in (1, -1))
-    return mean, mean - reach, mean + reach, p
+    whole = paired(means, ordering.margin)
+    return [Judgement(ordering, f"mean of {len(counted)} columns", whole, len(seeds), True)]
 
 
 def _majority(result: StudyResult, ordering: Ordering) -> list[Judgement]:
@@ -241,10 +215,10 @@ def _majority(result: StudyResult, ordering: Ordering) -> list[Judgement]:
         return []
     seeds = min(case.seeds for case in judged)
     if not counted:
-        return [Judgement(ordering, "all columns", math.nan, None, None, None, seeds, False, count=(0, 0))]
+        return [Judgement(ordering, "all columns", NOTHING, seeds, False, count=(0, 0))]
     from scipy import stats
 
     wins = sum(case.difference > 0 for case in counted)
     p = float(stats.binomtest(wins, len(counted)).pvalue)
-    share = wins / len(counted) - 0.5
-    return [Judgement(ordering, "all columns", share, None, None, p, seeds, True, count=(wins, len(counted)))]
+    share = Paired(wins / len(counted) - 0.5, None, None, p)
+    return [Judgement(ordering, "all columns", share, seeds, True, count=(wins, len(counted)))]

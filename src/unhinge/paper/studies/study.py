@@ -11,7 +11,7 @@ from unhinge.paper.studies.cell import Cell, Column
 from unhinge.results.json import JsonRecord
 from unhinge.training.recipes import Method
 
-__all__ = ["PLAIN", "Ordering", "Study", "StudyResult", "mean_and_spread", "quantity_of"]
+__all__ = ["PLAIN", "Ordering", "Study", "StudyResult", "quantity_of"]
 
 PLAIN = {  # quantities that are no shares, with the unit of a difference
     "feature_norm": "",
@@ -132,18 +132,3 @@ def quantity_of(measured: JsonRecord, quantity: str) -> float | None:
             part, _, quantity = quantity.partition(".")
             value = value.get(part)
     return float(value) if isinstance(value, (int, float)) and not quantity and math.isfinite(value) else None
-
-
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation (with n - 1) of the seeds; nan where there are too few.
-
-    Example:
-        >>> mean_and_spread([0.5, 0.7])
-        (0.6, 0.1414...)
-    """
-    if not values:
-        return math.nan, math.nan
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return mean, math.nan
-    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))

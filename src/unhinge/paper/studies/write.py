@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from unhinge.paper.studies.draw import draw_study
-from unhinge.paper.studies.judge import LEVEL, Judgement, OrderingRecord, judge_all
-from unhinge.paper.studies.study import PLAIN, StudyResult, mean_and_spread, quantity_of
+from unhinge.paper.studies.judge import Judgement, OrderingRecord, judge_all
+from unhinge.paper.studies.paired import LEVEL, mean_and_spread
+from unhinge.paper.studies.study import PLAIN, StudyResult, quantity_of
 from unhinge.results.environment import environment
 from unhinge.results.json import JsonRecord, plain
 from unhinge.results.sealed import read_sealed, write_sealed
