@@ -24,7 +24,13 @@ PRECISE = 1e-9  # of log T; the seeds of an experiment differ by a million times
 
 @dataclass(frozen=True)
 class AfterTemperature:
-    """What probabilities are worth once one temperature was fitted; made by :func:`after_temperature`."""
+    """What probabilities are worth once one temperature was fitted; made by :func:`after_temperature`.
+
+    Example:
+        >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0], [0.0, 2.0]])
+        >>> after_temperature(z, [0, 0, 1, 1])  # all right: certainty costs nothing
+        AfterTemperature(temperature=0.0, log_loss=0.0, ece=0.0)
+    """
 
     temperature: float
     log_loss: float  # in nats
@@ -79,7 +85,7 @@ def after_temperature(logits: Numbers, target: Labels, bins: int = 15) -> AfterT
     for known, asked in ((even, ~even), (~even, even)):
         temperature = _fitted(z[known], labels[known])
         logs = _log_probabilities(z[asked], temperature)
-        loss = -logs.gather(1, labels[asked, None]).mean().item()
+        loss = 0.0 - logs.gather(1, labels[asked, None]).mean().item()
         halves.append((temperature, loss, expected_calibration_error(logs.exp(), labels[asked], bins)))
     return AfterTemperature(*((first + second) / 2 for first, second in zip(*halves, strict=True)))
 
