@@ -26,6 +26,7 @@ __all__ = ["draw_study"]
 KNOWN, UNKNOWN = COLORS[0], COLORS[1]
 OF_KIND = {"ce": COLORS[0], "pal": COLORS[1], "fnpal": COLORS[2]}  # one color for all variants of a method
 HOLLOW = " Hollow: not every class of the training images is fitted."
+SCORED = {"softmax": "log-odds of the largest probability", "energy": "energy score", "norm": "norm of the features"}
 NAMED = {
     "accuracy": "test accuracy",
     "training.accuracy": "training accuracy",
@@ -37,8 +38,9 @@ def draw_study(result: StudyResult, folder: Path) -> None:
     """figure.png and figure.pdf of a study, from what is measured so far."""
     with styled():
         figure = DRAWN[result.study.kind](result.begun())
-        title = "\n".join(textwrap.wrap(result.study.claim, int(11 * figure.get_figwidth())))
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        lines = textwrap.wrap(result.study.claim, int(11 * figure.get_figwidth()))
+        figure.set_figheight(figure.get_figheight() + 0.2 * (len(lines) - 1))
+        figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11, fontweight="bold")
         save(figure, folder)
 
 
@@ -49,16 +51,20 @@ def _figure(columns: int, rows: int = 1, width: float = 3.3, height: float = 2.7
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _footnote(figure: Figure, result: StudyResult, more: str = "") -> None:
+def _footnote(figure: Figure, result: StudyResult, more: str = "", spread: bool = True) -> None:
     done = len(result.measured)
     part = "" if done == result.wanted else f" {done} of {result.wanted} runs so far."
     data = ", ".join(dict.fromkeys(cell.recipe.data for cell in result.cells))
-    seeds = f"{len(result.seeds)} seeds; bars and bands: standard deviation over seeds."
-    text = f"Scale {result.scale} ({data}), {seeds if len(result.seeds) > 1 else '1 seed.'}{part}{more}"
+    counts = {len(runs) for cell in result.cells if (runs := result.of(cell.row, cell.column))} or {0}
+    few, most = min(counts), max(counts)
+    seeds = "1 seed" if most == 1 else f"{most} seeds" if few == most else f"{few} to {most} seeds"
+    bars = "; bars and bands: standard deviation over seeds" if most > 1 and spread else ""
+    text = f"Scale {result.scale} ({data}), {seeds}{bars}.{part}{more}"
     stops = [str(run["stopped"]) for run in result.measured.values() if run.get("stopped")]
     if stops:
         text += f" {len(stops)} of {done} runs stopped; the first: {stops[0]}."
     lines = textwrap.wrap(text, int(16 * figure.get_figwidth()))
+    figure.set_figheight(figure.get_figheight() + 0.15 * (len(lines) - 1))
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8, color="#333333")
 
 
@@ -74,6 +80,11 @@ def _dots(result: StudyResult) -> Figure:
     for axis, column in zip(axes.flat, columns, strict=False):
         _dots_of(axis, result, column, result.study.quantities[0], axis in axes[:, 0])
         axis.set_title(column, loc="left")
+    shown = list(axes.flat)[: len(columns)]
+    ranges = [axis.get_xlim() for axis in shown]
+    widest = max(2.0, *(high - low for low, high in ranges))
+    for axis, (low, high) in zip(shown, ranges, strict=True):  # a point is as wide in every panel
+        axis.set_xlim((low + high - widest) / 2, (low + high + widest) / 2)
     for axis in list(axes.flat)[len(columns) :]:
         axis.set_axis_off()
     _footnote(figure, result, HOLLOW)
@@ -108,6 +119,7 @@ def _dots_of(axis: Axes, result: StudyResult, column: str, quantity: str, named:
         if not math.isnan(mean):
             look: PlotOptions = {"color": OF_KIND.get(cell.method.kind, COLORS[3]), "marker": "o", "ms": 5, "lw": 1.2}
             look["capsize"] = 0 if math.isnan(spread) else 2
+            look["ms"] = 3 if math.isnan(spread) else 5  # one seed: no bar, and the least certain
             look["fillstyle"] = "full" if result.interpolated(row, column) else "none"
             axis.errorbar(100 * mean, height, xerr=0.0 if math.isnan(spread) else 100 * spread, **look)
         elif runs := result.of(row, column):  # trained, but stopped before there was a number
@@ -119,10 +131,13 @@ def _dots_of(axis: Axes, result: StudyResult, column: str, quantity: str, named:
     axis.set_yticks(range(len(names)), names if named else [""] * len(names), fontsize=8)
     axis.set_xlabel(f"{NAMED.get(quantity, quantity.replace('_', ' '))} (%)")
     axis.set_ylim(-0.6, len(names) - 0.4)
+    axis.locator_params(axis="x", nbins=4)
 
 
 def _lines(result: StudyResult) -> Figure:
-    """Accuracy over the number of steps, one line for each method."""
+    """Accuracy over the number of steps, one line for each method; dots while there is one number of steps only."""
+    if len(result.columns) == 1:
+        return _dots(result)
     figure, axes = _figure(1, 1, 6.2, 3.8)
     axis = axes[0, 0]
     steps = {cell.column: cell.place.steps or 0 for cell in result.cells}
@@ -148,7 +163,9 @@ def _lines(result: StudyResult) -> Figure:
 # ---- curves ---------------------------------------------------------------------------------------------------------
 
 
-def _band(axis: Axes, runs: Sequence[JsonRecord], key: str, color: str, label: str, factor: float = 1.0) -> None:
+def _band(
+    axis: Axes, runs: Sequence[JsonRecord], key: str, color: str, label: str, factor: float = 1.0, style: str = "-"
+) -> None:
     """The mean over seeds, and its spread, of a curve over epochs."""
     curves = [[v if isinstance(v, (int, float)) else math.nan for v in run["curves"][key]] for run in runs]
     if not curves:
@@ -157,7 +174,7 @@ def _band(axis: Axes, runs: Sequence[JsonRecord], key: str, color: str, label: s
     known = ~table.isnan().any(0)  # test images are not looked at after every epoch
     table, epochs = table[:, known], 1 + known.nonzero().squeeze(1)
     mean = table.mean(0)
-    axis.plot(epochs, mean, color=color, label=label)
+    axis.plot(epochs, mean, color=color, label=label, ls=style)
     if len(table) > 1:
         spread = table.std(0)
         axis.fill_between(epochs, mean - spread, mean + spread, color=color, alpha=0.18, lw=0)
@@ -168,12 +185,15 @@ def _curves(result: StudyResult) -> Figure:
     column = result.columns[0]
     figure, axes = _figure(2, 1, 4.6, 3.4)
     whole, end = axes[0]
-    looks = COLORS[:4] * 2
-    for index, row in enumerate(result.rows):
+    variants: dict[str, int] = {}  # drawn so far, of each kind of method
+    for row in result.rows:
+        cell = result.cell(row, column)
+        assert cell is not None
+        kind = cell.method.kind
+        style = ("-", "--", ":", "-.")[variants.setdefault(kind, 0) % 4]
+        variants[kind] += 1
         for axis in (whole, end):
-            _band(axis, result.of(row, column), "test_accuracy", looks[index], row, 100.0)
-            if index >= 4 and axis.lines:
-                axis.lines[-1].set_linestyle("--")
+            _band(axis, result.of(row, column), "test_accuracy", OF_KIND.get(kind, COLORS[3]), row, 100.0, style)
     _zoom_to_end(end, whole)
     whole.set_title(f"{column}: test accuracy", loc="left")
     end.set_title("the last quarter", loc="left")
@@ -212,7 +232,9 @@ def _time(result: StudyResult) -> Figure:
 def _zoom_to_end(end: Axes, whole: Axes) -> None:
     last = max((np.asarray(line.get_xdata())[-1] for line in whole.lines), default=1)
     first = last - max(1, last // 4)
-    points = ((float(x), float(y)) for line in end.lines for x, y in np.asarray(line.get_data()).T)
+    drawn = [np.asarray(line.get_data()).T for line in end.lines]
+    drawn += [np.asarray(path.vertices) for band in end.collections for path in band.get_paths()]
+    points = ((float(x), float(y)) for curve in drawn for x, y in curve)
     seen = [y for x, y in points if x >= first and not math.isnan(y)]
     if seen:
         room = 0.08 * (max(seen) - min(seen)) + 0.05
@@ -235,7 +257,8 @@ def _behaviour(result: StudyResult) -> Figure:
                 _band(axis, result.of(row, column), key, color, column, factor)
             axis.set_title(f"{row}: {name}", loc="left")
             axis.set_xlabel("epoch")
-            if key == "feature_norm":
+            low, high = axis.get_ylim()
+            if key == "feature_norm" and high > 10 * max(low, 1e-9):
                 axis.set_yscale("log")
         line[0].legend(frameon=False, fontsize=7.5)  # methods have coefficients of their own
     _footnote(figure, result)
@@ -280,8 +303,8 @@ def _reliability(result: StudyResult) -> Figure:
             totals = {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
             bins = Reliability(**totals)
             reliability_diagram(bins, axis, f"{row}, {column}")
-            axis.legend().set_visible(False)
-    _footnote(figure, result)
+            axis.legend(frameon=False, fontsize=6.5).set_visible(axis is axes[0, 0])
+    _footnote(figure, result, " All seeds of a cell together.", spread=False)
     return figure
 
 
@@ -311,12 +334,14 @@ def _histograms(result: StudyResult) -> Figure:
             )  # a linear axis would show one bar and nothing else
             scale = " (log scale)" if peaked else ""
             axis.set_title(f"{row}, {score}{scale}: FPR95 {100 * rate:.1f} %", loc="left", fontsize=8)
+            if row == result.rows[-1]:
+                axis.set_xlabel(SCORED[score])
             if peaked:
                 axis.set_yscale("log")
             axis.set_yticks([], minor=True)
             axis.set_yticks([])
     axes[0, 0].legend(frameon=False, fontsize=7.5)
-    _footnote(figure, result)
+    _footnote(figure, result, " Histograms: the first seed; FPR95: the mean.", spread=False)
     return figure
 
 
