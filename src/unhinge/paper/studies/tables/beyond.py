@@ -322,7 +322,7 @@ def studies() -> list[Study]:
         Study(
             "beyond-long-tailed-augmented",
             None,
-            "A long tail with augmentation: PAL fits its rare classes only with a radius",
+            "A long tail with augmentation: does a radius let PAL fit its rare classes?",
             "table",
             _augmented,
             (*main, "rare_training_accuracy", *adjusted),
@@ -338,7 +338,7 @@ def studies() -> list[Study]:
         Study(
             "beyond-long-tailed-cifar100",
             None,
-            "The same on a hundred classes",
+            "What a practitioner would try under a long tail, on a hundred classes",
             "table",
             partial(_main, "cifar100"),
             (*main, *adjusted),
@@ -347,7 +347,7 @@ def studies() -> list[Study]:
         Study(
             "beyond-long-tailed-rates",
             None,
-            "A long tail at other rates: cannot fit, or does not generalize?",
+            "A long tail at other rates: does a method that is behind not fit, or not generalize?",
             "table",
             partial(_rates, LONG_TAIL, (CE, PAL, FNPAL), lambda _: TAIL_RATES),
             ("accuracy", "training.accuracy"),
@@ -423,7 +423,7 @@ def studies() -> list[Study]:
         Study(
             "beyond-rates",
             None,
-            "Fixed prototypes come near cross-entropy once they have a radius, normalized features at a larger rate",
+            "Fixed prototypes against cross-entropy over rates: what a radius and a larger rate bring",
             "table",
             partial(_rates, Setting("cifar10"), RATES_METHODS, RATES.__getitem__),
             ("accuracy", "training.accuracy"),
