@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracles.early import Young, make_young, relative_error, run_flow, run_sgd, value
-from unhinge.theory import EarlyCrossEntropy, Linearized, constant, cosine, summarize, warmup
+from unhinge.theory import EarlyCrossEntropy, Linearized, constant, cosine, exponential, summarize, warmup
 from unhinge.theory.early import certificate
 from unhinge.theory.early.loss import binary_cross_entropy, cross_entropy, focal, squared_error
 from unhinge.theory.early.norms import Weights, measure, spectral_norm, unseen_residuals
@@ -128,6 +128,18 @@ def test_schedules(schedules: tuple[Any, Any]) -> None:
     check_steps(case, schedules, [1, 5, 30, 80])
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("schedule", [exponential(0.1, 0.97), exponential(0.1, 0.5), cosine(0.1, 100.5)])
+def test_a_rate_that_comes_to_rest_between_two_steps_is_followed(schedule: Any, momentum: float) -> None:
+    """The time of rest is no whole number of steps, and was once asked for as if it were."""
+    case = make_young([4, 3, 2, 1], scale=0.05)
+    check_steps(case, (schedule,) * 2, [1, 30, 101, 130], momentum=momentum)
+    path = case.problem().descent(case.features, case.weight, lr=schedule, momentum=momentum)
+    assert path.error_bound(10**6) >= path.error_bound(5000)  # at rest, or with a buffer that fades
+    assert path.horizon(1e-9) < math.inf
+    assert path.horizon(0.1) > 0
+
+
 def test_fixed_prototypes_are_bounded_for_ever() -> None:
     """The loss is convex in the features: differences never grow by themselves."""
     case = make_young([4, 3, 2, 1], scale=0.5, dim=4)
@@ -160,7 +172,7 @@ def young_cases(draw: st.DrawFn) -> Young:
             )
     if draw(st.booleans()):
         options["class_weight"] = torch.tensor(
-            draw(st.lists(st.floats(0.1, 3), min_size=classes, max_size=classes)), dtype=torch.float64
+            draw(st.lists(st.floats(0.05, 20), min_size=classes, max_size=classes)), dtype=torch.float64
         )
     decays = draw(st.sampled_from([(0.0, 0.0), (0.01, 0.05), (0.2, 0.2)]))
     return make_young(
@@ -195,6 +207,50 @@ def test_the_bound_of_descent_is_never_violated(
 def test_the_bound_of_the_flow_is_never_violated(case: Young, power: float, frozen: bool) -> None:
     rate = 10**power * case.temperature
     check_times(case, (constant(rate),) * 2, [0.3, 4.0, 30.0], frozen)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_soft_labels_with_very_different_weights_are_bounded(momentum: float) -> None:
+    """One heavy example, of which the modes see a part: its two parts are orthogonal only without weights."""
+    target = torch.tensor([[1.0, 0.0], [0.7, 0.3], [0.0, 1.0]], dtype=torch.float64)
+    features, weight = torch.zeros(3, 1, dtype=torch.float64), torch.tensor([[0.1], [-0.1]], dtype=torch.float64)
+    features[0] = 1e-3
+    weights = torch.tensor([10.0, 1.0], dtype=torch.float64)
+    case = Young(target, 2, features, weight, class_weight=weights)
+    check_steps(case, (constant(1.0),) * 2, [1, 2, 5], momentum=momentum)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_norms_of_weighted_soft_labels_are_no_smaller_than_their_definition(seed: int) -> None:
+    """Against sums over the examples; three of them are equal."""
+    generator = torch.Generator().manual_seed(seed)
+    classes, size, dim = 3, 7, 2
+    target = torch.rand(size, classes, generator=generator, dtype=torch.float64)
+    target = target / target.sum(1, keepdim=True)
+    each = 10 ** (2 * torch.rand(classes, generator=generator, dtype=torch.float64))
+    features, weight = (torch.randn(n, dim, generator=generator, dtype=torch.float64) for n in (size, classes))
+    heavy = (target @ each).argmax()
+    features[torch.arange(size) != heavy] *= seed % 2  # the heaviest alone, or all of them
+    path = EarlyCrossEntropy(target, classes, class_weight=each).flow(features, weight)
+    assert path.certificate is not None
+    actual = path.certificate.measure(torch.zeros(1, dtype=torch.float64))
+    alpha = (target @ each / size)[:, None]  # as F.cross_entropy: probabilities as targets are averaged over examples
+    centered = weight - weight.mean(0)
+    logits = features @ centered.mT
+    slopes = alpha * logits / classes  # S is 1/C on vectors that sum to zero
+    expected = {
+        "features": (slopes @ centered).norm(),
+        "weight": (slopes.mT @ features).norm(),
+        "slopes": slopes.norm(),
+        "logits": (alpha * logits).norm(),
+        "body": torch.linalg.matrix_norm(features, 2),
+        "largest_logits": logits.norm(dim=1).max(),
+        "largest_feature": features.norm(dim=1).max(),
+    }
+    for name, norm in expected.items():
+        assert getattr(actual, name).item() >= norm.item() * (1 - 1e-12), name
+    for name in ("features", "slopes", "logits"):
+        assert getattr(actual, name).item() == pytest.approx(expected[name].item(), rel=1e-9), name
 
 
 @pytest.mark.parametrize("rate", [1e4, 1e8])

@@ -203,8 +203,10 @@ class Linear:
 
     @cached_property
     def rests(self) -> float:
-        """After this time all rates are zero; infinite if never."""
-        return self.settles if all(schedule.shape.floor == 0 for schedule in self.schedules) else math.inf
+        """After this time all rates are zero, a whole number of steps for descent; infinite if never."""
+        if any(schedule.shape.floor != 0 for schedule in self.schedules) or math.isinf(self.settles):
+            return math.inf
+        return float(math.ceil(self.settles)) if self.discrete else self.settles
 
     def rates(self, start: float, stop: float) -> tuple[np.ndarray, np.ndarray]:
         """Descent: the rates of the steps from `start` to `stop`."""

@@ -50,10 +50,16 @@ class Residuals:
     frobenius: float
     longest: float  # the longest of them
     reach: float  # the longest of them on the q directions
+    # Where examples behind the reduced rows weigh differently: sums of alpha_i^2 u_i u_i^T (r, r) and of
+    # alpha_i^2 u_i r_i^T (r, q), with u_i the row of an example in the basis of the reduced features.
+    leaning: tuple[Tensor, Tensor] | None = None
 
 
-def summarize_residuals(residuals: Tensor, basis: Tensor | None, alpha: Tensor) -> Residuals:
-    """One pass over residuals (n, p), float64, with the weight of each example (n,)."""
+def summarize_residuals(
+    residuals: Tensor, basis: Tensor | None, alpha: Tensor, leaning: Tensor | None = None
+) -> Residuals:
+    """One pass over residuals (n, p), float64, with the weight of each example (n,) and, where those behind a reduced
+    row differ, the row of each in the basis of the reduced features (n, r)."""
     near = residuals if basis is None else residuals @ basis
     even = bool((alpha == alpha[0]).all())  # one product over all examples then serves every moment
     weighted = near if even else alpha[:, None] * near
@@ -66,6 +72,7 @@ def summarize_residuals(residuals: Tensor, basis: Tensor | None, alpha: Tensor) 
     else:
         spectral = spectral_norm(residuals if residuals.shape[0] < residuals.shape[1] else residuals.mT)
     unit = alpha[0].item() if even else 1.0
+    tilted = None if leaning is None else alpha.square()[:, None] * leaning
     return Residuals(
         cover=unit**2 * cover,
         inside=unit * inside,
@@ -74,6 +81,7 @@ def summarize_residuals(residuals: Tensor, basis: Tensor | None, alpha: Tensor) 
         frobenius=residuals.norm().item(),
         longest=residuals.norm(dim=1).max().item(),
         reach=near.norm(dim=1).max().item(),
+        leaning=None if leaning is None or tilted is None else (tilted.mT @ leaning, tilted.mT @ near),
     )
 
 
@@ -206,14 +214,24 @@ def measure(
         return ((weighted * part).pow(2).sum((-2, -1)) + square * rest).clamp(min=0).sqrt()
 
     cover = residuals.cover
-    forced = joint(pulled, ((pull @ cover) * pull).sum((-2, -1)))
+    if residuals.leaning is None:
+        forced = joint(pulled, ((pull @ cover) * pull).sum((-2, -1)))
+        slope_norm = joint(slopes, (bent_gram * cover).sum((-2, -1)))
+        logit_norm = joint(logits, (gram * cover).sum((-2, -1)))
+    else:  # the two parts of the features are not orthogonal under the weights: their products count too
+        own, mixed = residuals.leaning
+        crossed = keep[:, None, None] * (rows.mT @ mixed)
+        second = (
+            rows.mT @ (own @ rows) + crossed + crossed.mT + square[:, None, None] * cover
+        )  # sum alpha_i^2 h_i h_i^T
+        forced = ((pull @ second) * pull).sum((-2, -1)).clamp(min=0).sqrt()
+        slope_norm = (bent_gram * second).sum((-2, -1)).clamp(min=0).sqrt()
+        logit_norm = (gram * second).sum((-2, -1)).clamp(min=0).sqrt()
     inner = bent_weight @ ((alpha[0] if even else 1.0) * scatter + square[:, None, None] * residuals.inside)
     if bias is not None:
         inner = inner + bent(shift)[..., None] * ((alpha * roots) @ rows)[..., None, :]
     outer = (bent_gram * residuals.outside).sum((-2, -1)).clamp(min=0)
     shaped = (inner.pow(2).sum((-2, -1)) + square**2 * outer).sqrt()
-    slope_norm = joint(slopes, (bent_gram * cover).sum((-2, -1)))
-    logit_norm = joint(logits, (gram * cover).sum((-2, -1)))
     head = _top_eigenvalue(gram).sqrt() if _tall(weight) else spectral_norm(weight)
     tall_body = _top_eigenvalue(scatter) if even and _tall(rows) else spectral_norm(rows).square()
     body = (tall_body + square * residuals.spectral**2).sqrt()

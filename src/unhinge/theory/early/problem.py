@@ -253,9 +253,19 @@ class Linearized:
         assert isinstance(targets, SoftTargets)
         return targets.expand((targets.factor @ each)[:, None])[:, 0].cpu()
 
+    @property
+    def _leaning(self) -> Tensor | None:
+        """For soft labels whose examples weigh differently, the row of each in the basis of the reduced features.
+
+        Over all examples what the modes see of the features is orthogonal to the rest, and over those of a class too.
+        Over examples of different weights it is not.
+        """
+        targets = self.problem.targets
+        return targets.basis.double().cpu() if isinstance(targets, SoftTargets) and not self._weights.equal else None
+
     def _free(self, path: LinearPath, mover: Mover) -> EarlyPath:
         biases = path.biases is not None
-        measured = _FreeNorms(path, self._weights, self.shape, self._alpha)
+        measured = _FreeNorms(path, self._weights, self.shape, self._alpha, self._leaning)
         # per node the largest array of `measure` is (rows, classes) or (rows, columns)
         wide = self.num_classes * max(path.start.weight.shape[-1], self.num_classes)
         certificate = Certificate(
@@ -271,7 +281,7 @@ class Linearized:
 
     def _anchored_certificate(self, path: AnchoredPath, mover: AnchoredMover) -> Certificate:
         biases = path.biases is not None
-        measured = _AnchoredNorms(path, self._weights, self.shape, self._alpha)
+        measured = _AnchoredNorms(path, self._weights, self.shape, self._alpha, self._leaning)
         drive = self.scale.item() * self.problem.bias_drive.norm().item() if biases else 0.0
         forcing = Forcing(self.shape, measured.weights, mover.scales, biases, convex=True)
         decay = self.decays[1].item() if biases else 0.0
@@ -286,6 +296,7 @@ class _FreeNorms:
     weights: Weights
     loss: LossAtZero
     alpha: Tensor  # (n,), weight of each example
+    leaning: Tensor | None  # (n, r), see `Linearized._leaning`
 
     @cached_property
     def residuals(self) -> Residuals:
@@ -294,7 +305,7 @@ class _FreeNorms:
             if outside is None:
                 width = self.path.reduced(0).rows.shape[-1]
                 return unseen_residuals(self.path.start.scatter.item(), width, self.weights.largest)
-            return summarize_residuals(*outside, self.alpha)
+            return summarize_residuals(*outside, self.alpha, self.leaning)
 
     def __call__(self, moments: Tensor) -> Norms:
         with torch.no_grad():
@@ -317,7 +328,8 @@ class _AnchoredNorms:
     path: AnchoredPath
     weights: Weights
     loss: LossAtZero
-    alpha: Tensor  # (n,)
+    alpha: Tensor  # (n,), weight of each example
+    leaning: Tensor | None  # (n, r), see `Linearized._leaning`
 
     @cached_property
     def small(self) -> tuple[Tensor, Tensor | None]:
@@ -334,7 +346,7 @@ class _AnchoredNorms:
             return unseen_residuals(path.scatter.item(), small.shape[1], self.weights.largest)
         with torch.no_grad():
             apart = (path.features - path.targets.expand(path.rows)).to("cpu", torch.float64) * path.unit
-        return summarize_residuals(apart, basis, self.alpha)
+        return summarize_residuals(apart, basis, self.alpha, self.leaning)
 
     def __call__(self, moments: Tensor) -> Norms:
         path, loss = self.path, self.loss
