@@ -280,3 +280,24 @@ def test_a_summary_without_covariance_is_refused():
         CollapseDetector.from_summary(CollapseSummary.of(features, target, 3, covariance=False), weight)
     with pytest.raises(ValueError, match="there is no score 'odin'; there are softmax"):
         CollapseDetector.fit(features, target, weight).scores(features, ["odin"])
+
+
+@pytest.mark.parametrize(("examples", "dim"), [(100, 512), (10, 30), (20, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_residuals_vim_is_the_energy(examples, dim, dtype):
+    """Fewer examples than dimensions: what is left outside of the principal subspace is rounding, and is not counted."""
+    draw = torch.Generator().manual_seed(0)
+    features, weight = (torch.randn(n, dim, generator=draw, dtype=dtype) for n in (examples, 4))
+    detector = CollapseDetector.fit(features, torch.arange(examples) % 4, weight)
+    scores = detector.scores(torch.randn(3, dim, generator=draw, dtype=dtype))
+    torch.testing.assert_close(scores["vim"], scores["energy"])
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_simplex_in_its_own_span_leaves_nothing_outside(classes):
+    """C - 1 dimensions: features cannot leave the span of the head, so that NECO's share is 1."""
+    weight = simplex_etf(classes, classes - 1).double()
+    draw = torch.Generator().manual_seed(0)
+    features = torch.randn(20, classes - 1, generator=draw, dtype=torch.float64)
+    detector = CollapseDetector.fit(features, torch.arange(20) % classes, weight)
+    torch.testing.assert_close(detector.scores(features)["neco"], torch.ones(20, dtype=torch.float64))

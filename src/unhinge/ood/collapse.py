@@ -7,6 +7,7 @@ so :class:`~unhinge.metrics.CollapseSummary` carries them: batches, files and pr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
@@ -222,15 +223,18 @@ class CollapseDetector:
             batches: Of features, shape :math:`(n, p)` each, those of the summary.
             reduce: Sum over the processes of `group`.
         """
-        sums = self.weight.new_zeros(2)  # of the largest logits, and of the norms of the residuals
+        sums = self.weight.new_zeros(3)  # of the largest logits, of the norms of the residuals and of the whole
         for batch in batches:
             for h in self._chunks(as_numbers("features", batch, ("n", self.weight.shape[1])).detach()):
-                residuals = torch.linalg.vector_norm((h - self.vim_origin) @ self.residual_basis, dim=1)
-                sums = sums + torch.stack([self._logits(h).amax(1).sum(), residuals.sum()])
-        logits, residuals = (sum_over_processes(sums, group) if reduce else sums).tolist()
+                apart = h - self.vim_origin
+                norms = [torch.linalg.vector_norm(x, dim=1).sum() for x in (apart @ self.residual_basis, apart)]
+                sums = sums + torch.stack([self._logits(h).amax(1).sum(), *norms])
+        logits, residuals, whole = (sum_over_processes(sums, group) if reduce else sums).tolist()
         # Features without any residual (fewer examples than dimensions) have nothing to be matched. The published code
-        # divides by zero there; without a virtual logit, the score is the energy.
-        return replace(self, vim_scale=logits / residuals if residuals > 0 else 0.0)
+        # divides by zero there; without a virtual logit, the score is the energy. Eigenvalues below p eps of the
+        # largest are rounding (as in `whitening`), and they are squares of residuals.
+        least = math.sqrt(len(self.residual_basis) * torch.finfo(self.weight.dtype).eps) * whole
+        return replace(self, vim_scale=logits / residuals if residuals > least else 0.0)
 
     def with_neighbors(self, features: Numbers, neighbors: int = 50) -> CollapseDetector:
         """The same with ``knn``, which keeps these training features, shape :math:`(m, p)`; :math:`k \\le m`."""
@@ -331,7 +335,7 @@ class CollapseDetector:
         span (or are driven there from the start, where it is fixed): then that span, without any estimate.
         """
         if self.neco_dim == len(self.weight) - 1 and is_simplex(self.weight):
-            return torch.linalg.svd(self.weight, full_matrices=False).Vh[:-1].mT
+            return torch.linalg.svd(self.weight, full_matrices=False).Vh[: self.neco_dim].mT
         return _leading(self._scatter_about(self.global_mean), self.neco_dim)
 
     @_computed_once
