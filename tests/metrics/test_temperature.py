@@ -46,7 +46,10 @@ def test_the_extremes_are_limits():
     z = torch.tensor([[2.0, 0.0, 1.0], [0.0, 3.0, 1.0]])
     assert fit_temperature(z, [0, 1]) == 0  # every decision is right
     assert fit_temperature(-z, [0, 1]) == math.inf  # worse than nothing
-    assert fit_temperature(torch.ones(4, 3), [0, 1, 2, 0]) == 0  # equal logits are right and wrong at once
+    equal = after_temperature(torch.ones(4, 3), [0, 1, 2, 0])  # says nothing: any temperature would do
+    assert (equal.temperature, equal.log_loss) == (math.inf, pytest.approx(math.log(3), rel=1e-15))
+    tied = after_temperature(torch.tensor([[1.0, 1.0, 0.0]] * 4), [0, 1, 0, 1])  # certain of two, right in one
+    assert (tied.temperature, tied.log_loss) == (0, pytest.approx(math.log(2), rel=1e-15))
     right = after_temperature(z.repeat_interleave(2, 0), [0, 0, 1, 1])
     assert (right.temperature, right.log_loss, right.ece) == (0, 0, 0)
     useless = after_temperature(-z.repeat_interleave(2, 0), [0, 0, 1, 1])

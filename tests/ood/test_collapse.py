@@ -285,7 +285,7 @@ def test_a_summary_without_covariance_is_refused():
 @pytest.mark.parametrize(("examples", "dim"), [(100, 512), (10, 30), (20, 64)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_without_residuals_vim_is_the_energy(examples, dim, dtype):
-    """Fewer examples than dimensions: what is left outside of the principal subspace is rounding, and is not counted."""
+    """Fewer examples than dimensions: what is left outside of the principal subspace is rounding."""
     draw = torch.Generator().manual_seed(0)
     features, weight = (torch.randn(n, dim, generator=draw, dtype=dtype) for n in (examples, 4))
     detector = CollapseDetector.fit(features, torch.arange(examples) % 4, weight)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from sklearn.datasets import load_digits, load_iris, make_classification
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics.pairwise import linear_kernel
 from sklearn.neighbors import NearestCentroid
@@ -309,3 +310,51 @@ def test_negative_weights_are_refused():
     x, y = data([5, 5])
     with pytest.raises(ValueError, match="must not be negative, got -1"):
         UnhingedClassifier().fit(x, y, sample_weight=np.where(y == 0, -1.0, 1.0))
+
+
+def examples() -> tuple[np.ndarray, np.ndarray]:
+    return np.random.default_rng(0).normal(size=(30, 4)), np.arange(30) % 3
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"classes": [0, 1]},
+        {"classes": [0, 1, 2], "sample_weight": -np.ones(30)},
+        {"classes": [0, 1, 2], "sample_weight": np.zeros(30)},
+    ],
+)
+def test_a_refused_first_batch_leaves_the_classifier_unfitted(mistake):
+    x, y = examples()
+    model = UnhingedClassifier()
+    with pytest.raises(ValueError, match=r"classes|weight"):
+        model.partial_fit(x, y, **mistake)
+    with pytest.raises(NotFittedError):
+        model.predict(x)
+    np.testing.assert_array_equal(model.partial_fit(x, y).predict(x), UnhingedClassifier().fit(x, y).predict(x))
+
+
+def test_a_refused_fit_leaves_the_classifier_as_it_was():
+    x, y = examples()
+    model = UnhingedClassifier().fit(x, y)
+    before = model.predict_proba(x)
+    with pytest.raises(ValueError, match="2 classes"):
+        model.fit(x[:, :2], np.zeros(30, dtype=int))
+    np.testing.assert_array_equal(model.predict_proba(x), before)
+    unfitted = UnhingedClassifier()
+    with pytest.raises(ValueError, match="2 classes"):
+        unfitted.fit(x, np.zeros(30, dtype=int))
+    with pytest.raises(NotFittedError):
+        unfitted.predict(x)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_a_fold_without_weight_is_left_out_of_the_calibration(kernel):
+    """One example carries all the weight: without it there is nothing to fit, and nothing to calibrate on."""
+    x, _ = examples()
+    labels, weights = [0] + [1] * 4 + [2] * 4, {0: 1.0, 1: 0.0, 2: 0.0}
+    model = UnhingedClassifier(class_weight=weights, kernel=kernel).fit(x[:9], labels)
+    plain = UnhingedClassifier(class_weight=weights, kernel=kernel, calibrate=False).fit(x[:9], labels)
+    np.testing.assert_allclose(model.decision_function(x), plain.decision_function(x))
+    with pytest.raises(ValueError, match="not all 0"):
+        UnhingedClassifier(class_weight={0: 0.0, 1: 0.0, 2: 0.0}, kernel=kernel).fit(x[:9], labels)

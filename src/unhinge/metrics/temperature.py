@@ -107,10 +107,10 @@ def _fitted(z: Tensor, labels: Tensor) -> float:
 
     with needed_for("a temperature"):
         from scipy.optimize import brentq
+    if z.mean().item() >= own.item():  # the slope at beta = 0: being surer costs, or changes nothing
+        return math.inf
     if own.item() >= 0:  # every largest logit, at zero, is the right one
         return 0.0
-    if z.mean().item() >= own.item():  # the slope at beta = 0: being surer only costs
-        return math.inf
     low = high = -math.log(-z.min().item())  # where the smallest weight is about exp(-1) of the largest
     while slope(low) > 0 and low > -700:
         low -= 4
@@ -124,4 +124,4 @@ def _fitted(z: Tensor, labels: Tensor) -> float:
 def _log_probabilities(z: Tensor, temperature: float) -> Tensor:
     if temperature > 0:
         return (z / temperature).log_softmax(1)
-    return torch.where(z == 0, 0.0, -math.inf).log_softmax(1)
+    return torch.where(z == 0, torch.zeros_like(z), -math.inf).log_softmax(1)

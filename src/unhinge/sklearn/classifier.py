@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from operator import add
 from typing import Any, Self, TypeAlias
@@ -112,11 +113,12 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y: Labels, shape (n,).
             sample_weight: Weights, shape (n,); a weight of 2 is exactly an example that occurs twice.
         """
-        self._check_parameters()
-        rows, labels = validate_data(self, X, y, dtype=(np.float64, np.float32), reset=True)
-        check_classification_targets(labels)
-        self.classes_ = np.unique(labels)
-        return self._start(rows, labels, sample_weight, fewest=2)
+        with self._all_or_nothing():
+            self._check_parameters()
+            rows, labels = validate_data(self, X, y, dtype=(np.float64, np.float32), reset=True)
+            check_classification_targets(labels)
+            self.classes_ = np.unique(labels)
+            return self._start(rows, labels, sample_weight, fewest=2)
 
     def partial_fit(
         self,
@@ -136,6 +138,10 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes: All labels there will be; needed in the first call, unless the first batch has them all.
             sample_weight: Weights, shape (n,).
         """
+        with self._all_or_nothing():
+            return self._added(X, y, classes, sample_weight)
+
+    def _added(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None, sample_weight: ArrayLike | None) -> Self:
         first = not hasattr(self, "classes_")
         if first:
             self._check_parameters()
@@ -165,6 +171,17 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._weight = np.concatenate([self._weight, weight])
         self._solve()
         return self
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """What is refused leaves the classifier as it was: fitted to the earlier data, or not fitted."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _start(self, X: Array, y: Array, sample_weight: ArrayLike | None, fewest: int) -> Self:
         weight = _weights(sample_weight, X)
@@ -207,7 +224,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores, known = np.zeros((len(X), classes)), np.zeros(len(X), dtype=bool)
         for number, part in enumerate(parts):
             rest, at = total - part, chosen[fold[chosen] == number]
-            if len(at) and (rest.mass > 0).sum() >= 2:
+            if len(at) and self._usable(rest.mass):
                 prototypes, offsets, center = self._linear_solution(rest)
                 scores[at] = (X[at] - (self._origin + center)) @ prototypes.T + offsets
                 known[at] = True
@@ -225,7 +242,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for number in range(FOLDS):
             rest = np.where(fold == number, 0.0, weight)
             mass = np.bincount(places, rest, classes)
-            usable.append(bool((mass > 0).sum() >= 2))
+            usable.append(self._usable(mass))
             if usable[-1]:
                 d, omega, bias = expansion(places, rest, self._class_weights(mass), self._gamma, self.alpha)
                 columns.append(np.column_stack([d, omega]))
@@ -341,9 +358,20 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return np.where(mass > 0, mass.sum() / (len(mass) * np.where(mass > 0, mass, 1.0)), 0.0)
         assert isinstance(self.class_weight, dict)
         weights = np.array([float(self.class_weight.get(label, 1.0)) for label in self.classes_.tolist()])
-        if not np.isfinite(weights).all() or (weights < 0).any() or not (weights * mass).sum() > 0:
-            raise ValueError(f"class_weight must hold weights that are not negative and not all 0, got {weights}.")
+        if not np.isfinite(weights).all() or (weights < 0).any():
+            raise ValueError(f"class_weight must hold weights that are finite and not negative, got {weights}.")
+        if not (weights * mass).sum() > 0:
+            raise ValueError(
+                f"class_weight must hold weights that are not all 0 where there are examples, got {weights}."
+            )
         return weights
+
+    def _usable(self, mass: Array) -> bool:
+        """Whether a fold's rest, of these total weights, can be fitted: two classes, and some weight on them."""
+        if (mass > 0).sum() < 2:
+            return False
+        named = self.class_weight if isinstance(self.class_weight, dict) else {}
+        return any(total > 0 and named.get(c, 1.0) > 0 for c, total in zip(self.classes_.tolist(), mass, strict=True))
 
     def _check_parameters(self) -> None:
         if self.gamma is not None and not (math.isfinite(self.gamma) and self.gamma >= 0):
