@@ -221,6 +221,7 @@ def test_a_csv_has_one_example_a_line(tmp_path: Path, name: str):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        ("a,b,label\n", "no example below them"),
         ("", "is empty"),
         ("a,b\n1,2\n", "no column called label"),
         ("label,a\n0,1\n1\n", "row 2 has 1 columns"),

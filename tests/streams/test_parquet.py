@@ -433,7 +433,7 @@ def test_what_cannot_be_read_is_told_in_one_line(tmp_path):
     words = table_of(features, labels).set_column(1, "label", pa.array(["cat"] * 20))
     pq.write_table(words, tmp_path / "words.parquet")
     for arguments, told in (
-        ({"path": tmp_path / "absent"}, "cannot be read as Parquet"),
+        ({"path": tmp_path / "absent"}, "there is no file or folder"),
         ({"path": tmp_path / "empty"}, "there are no Parquet files in"),
         ({"path": []}, "the list of paths is empty"),
         ({"path": tmp_path / "no.parquet"}, "Parquet"),

@@ -223,6 +223,8 @@ def _csv(file: Path) -> dict[str, object]:
         rows = rows[1:]
     elif not all(_is_number(cell) for cell in heads[:-1]):
         raise FileError(f"{file.name} has no column called label; its first line is {one_line(','.join(heads), 80)!r}.")
+    if not rows:
+        raise FileError(f"{file.name} has the names of its columns, and no example below them.")
     width, place = len(heads), len(heads) - 1 if place is None else place
     for line, row in enumerate(rows, start=1):
         if len(row) != width:

@@ -169,6 +169,8 @@ def _files_of(path: str | Path | Sequence[str | Path]) -> tuple[list[str], pyarr
     files: list[str] = []
     system: pyarrow.fs.FileSystem | None = None
     for place in paths:
+        if not str(place).strip() or ("://" not in str(place) and not Path(place).exists()):
+            raise ValueError(f"there is no file or folder {str(place)!r}.")
         try:
             dataset = ds.dataset(str(place), format="parquet")
         except (pa.ArrowInvalid, OSError, TypeError) as error:

@@ -252,7 +252,7 @@ def _number(
     if not ((least < value if exclusive else least <= value) and value <= limit):
         kind = "a whole number" if integer else "a number"
         above = "above" if exclusive else "of at least"
-        upper = f" and at most {most:g}" if most < math.inf else ""
+        upper = f" and at most {most:g}" if most < math.inf else f" and at most {limit}" if value > limit else ""
         raise RecipeError(f"{name} must be {kind} {above} {least:g}{upper}, got {value!r}.")
 
 
