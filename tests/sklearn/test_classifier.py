@@ -358,3 +358,14 @@ def test_a_fold_without_weight_is_left_out_of_the_calibration(kernel):
     np.testing.assert_allclose(model.decision_function(x), plain.decision_function(x))
     with pytest.raises(ValueError, match="not all 0"):
         UnhingedClassifier(class_weight={0: 0.0, 1: 0.0, 2: 0.0}, kernel=kernel).fit(x[:9], labels)
+
+
+@pytest.mark.parametrize("power", [-498, -100, 100, 498])
+def test_probabilities_say_something_in_any_unit_of_the_features(power):
+    """Scores are proportional to the square of the unit; folds go by the bits of a row, so the scale may differ."""
+    x, y = examples()
+    plain = UnhingedClassifier().fit(x, y).predict_proba(x)
+    scaled = UnhingedClassifier().fit(2.0**power * x, y).predict_proba(2.0**power * x)
+    np.testing.assert_array_equal(scaled.argmax(1), plain.argmax(1))
+    np.testing.assert_allclose(scaled, plain, atol=0.1)
+    assert scaled.std() > 0.01

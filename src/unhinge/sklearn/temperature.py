@@ -64,7 +64,10 @@ def _size(scores: Array, weight: Array) -> float:
     if not weight.sum() > 0:
         return 0.0
     apart = scores - scores.mean(1, keepdims=True)
-    return float(np.sqrt(weight @ (apart**2).mean(1) / weight.sum()))
+    largest = float(np.abs(apart).max())
+    if not 0 < largest < np.inf:
+        return 0.0
+    return largest * float(np.sqrt(weight @ ((apart / largest) ** 2).mean(1) / weight.sum()))  # squares stay in range
 
 
 def digest_of(x: Array) -> Array:
