@@ -6,7 +6,8 @@ corrected together (Holm 1979: the k-th smallest of m is multiplied by m - k + 1
 
 A comparison at one rate may only show whom the rate suits. Where several were run, a `tuned` ordering gives each method
 its own, of those at which it fits its training images: for each seed the rate with the best mean over the *other*
-seeds, so that no run takes part in the choice of its own rate.
+seeds, so that no run takes part in the choice of its own rate. The choices of different seeds share runs, so where two
+rates are close the test is a little too sure.
 """
 
 from __future__ import annotations
