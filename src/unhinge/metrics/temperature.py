@@ -41,8 +41,8 @@ def fit_temperature(logits: Numbers, target: Labels) -> float:
     r"""The :math:`T` with the least log loss of :math:`\mathrm{softmax}(z / T)`.
 
     The log loss is convex in :math:`1/T`, so there is one: infinity where the logits tell nothing about the classes
-    (then all probabilities are equal), and 0 where every largest logit is the right one (then they are 0 and 1).
-    Multiplied logits multiply it.
+    (then all probabilities are equal), and 0 where every largest logit is the right one (then they are 0 and 1). With
+    one class it is 1. Multiplied logits multiply it.
 
     Arguments:
         logits: :math:`z` of examples that were not trained on, shape :math:`(n, C)`.
@@ -107,6 +107,8 @@ def _fitted(z: Tensor, labels: Tensor) -> float:
 
     with needed_for("a temperature"):
         from scipy.optimize import brentq
+    if z.shape[1] == 1:  # its probability is 1 in any case
+        return 1.0
     if z.mean().item() >= own.item():  # the slope at beta = 0: being surer costs, or changes nothing
         return math.inf
     if own.item() >= 0:  # every largest logit, at zero, is the right one
