@@ -29,9 +29,10 @@ NOTE = (
     "probability itself is 1 in float32 once the largest logit wins by 17, and a table made from it counts ties; the "
     "paper's softmax columns, where the features are long, may have suffered from that."
 )
-UNNORMALIZED = (
-    " FNPAL is added to the paper's rows. Its networks are trained on normalized features and scored without the "
-    "normalization, as T2FNorm (arXiv 2305.17797) does."
+NORMALIZED = (
+    " FNPAL is added to the paper's rows. Its logits are those of normalized features, so softmax and energy do not see "
+    "the length of a feature; the norm score does. Scored without the normalization, as T2FNorm (arXiv 2305.17797) does, "
+    "its networks are in `unhinge evaluate --ood`, under every score of the detector."
 )
 
 
@@ -96,7 +97,7 @@ def studies() -> list[Study]:
                 partial(_cells, OOD, data, (Method("fnpal"),)),
                 QUANTITIES,
                 _orderings(ce, pal),
-                note=NOTE + UNNORMALIZED,
+                note=NOTE + NORMALIZED,
                 aliases=("fig:cifar10-ood-energy-score",) if first else (),
             ),
             Study(
