@@ -30,9 +30,9 @@ NOTE = (
     "paper's softmax columns, where the features are long, may have suffered from that."
 )
 NORMALIZED = (
-    " FNPAL is added to the paper's rows. Its logits are those of normalized features, so softmax and energy do not see "
-    "the length of a feature; the norm score does. Scored without the normalization, as T2FNorm (arXiv 2305.17797) does, "
-    "its networks are in `unhinge evaluate --ood`, under every score of the detector."
+    " FNPAL is added to the paper's rows. Its logits are those of normalized features, so softmax and energy do not "
+    "see the length of a feature; the norm score does. Scored without the normalization, as T2FNorm (arXiv 2305.17797) "
+    "does, its networks are in the detector's scores of `unhinge evaluate --ood`."
 )
 
 
