@@ -186,11 +186,17 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _start(self, X: Array, y: Array, sample_weight: ArrayLike | None, fewest: int) -> Self:
         weight = _weights(sample_weight, X)
         places = self._places(y)
-        present = int((np.bincount(places, weight, len(self.classes_)) > 0).sum())
+        mass = np.bincount(places, weight, len(self.classes_))
+        present = int((mass > 0).sum())
         if len(self.classes_) < 2 or present < fewest:
             raise ValueError(
                 f"at least 2 classes are needed, with examples of positive weight in {fewest} of them; got "
                 f"{len(self.classes_)} class(es), {present} with examples."
+            )
+        emphasis = self._class_weights(mass)
+        if not (emphasis * mass).sum() > 0:
+            raise ValueError(
+                f"class_weight must hold weights that are not all 0 where there are examples, got {emphasis}."
             )
         if self._linear:
             # a weighted mean: copies and weights move it alike
@@ -360,18 +366,11 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights = np.array([float(self.class_weight.get(label, 1.0)) for label in self.classes_.tolist()])
         if not np.isfinite(weights).all() or (weights < 0).any():
             raise ValueError(f"class_weight must hold weights that are finite and not negative, got {weights}.")
-        if not (weights * mass).sum() > 0:
-            raise ValueError(
-                f"class_weight must hold weights that are not all 0 where there are examples, got {weights}."
-            )
         return weights
 
     def _usable(self, mass: Array) -> bool:
         """Whether a fold's rest, of these total weights, can be fitted: two classes, and some weight on them."""
-        if (mass > 0).sum() < 2:
-            return False
-        named = self.class_weight if isinstance(self.class_weight, dict) else {}
-        return any(total > 0 and named.get(c, 1.0) > 0 for c, total in zip(self.classes_.tolist(), mass, strict=True))
+        return bool((mass > 0).sum() >= 2 and (self._class_weights(mass) * mass).sum() > 0)
 
     def _check_parameters(self) -> None:
         if self.gamma is not None and not (math.isfinite(self.gamma) and self.gamma >= 0):

@@ -142,7 +142,6 @@ def _evaluate(
         "ece": bins.error,
         "classwise_ece": classwise_calibration_error(tested.logits.softmax(-1), tested.labels),
         "log_loss": cross_entropy(tested.logits.double(), tested.labels).item(),
-        # one image cannot both choose a temperature and judge it
         "after_temperature": _tempered(tested),
         "shots": shot_accuracy(tested.logits, tested.labels, counts),
         "class_accuracy": _by_class(tested, images.test.num_classes),

@@ -117,7 +117,7 @@ def _dots_of(axis: Axes, result: StudyResult, column: str, quantity: str, named:
             continue
         mean, spread = mean_and_spread(result.values(row, column, quantity))
         if not math.isnan(mean):
-            look: PlotOptions = {"color": OF_KIND.get(cell.method.kind, COLORS[3]), "marker": "o", "ms": 5, "lw": 1.2}
+            look: PlotOptions = {"color": OF_KIND.get(cell.method.kind, COLORS[3]), "marker": "o", "lw": 1.2}
             look["capsize"] = 0 if math.isnan(spread) else 2
             look["ms"] = 3 if math.isnan(spread) else 5  # one seed: no bar, and the least certain
             look["fillstyle"] = "full" if result.interpolated(row, column) else "none"

@@ -72,7 +72,10 @@ def summarize_residuals(
     else:
         spectral = spectral_norm(residuals if residuals.shape[0] < residuals.shape[1] else residuals.mT)
     unit = alpha[0].item() if even else 1.0
-    tilted = None if leaning is None else alpha.square()[:, None] * leaning
+    products = None
+    if leaning is not None:
+        tilted = (alpha.square()[:, None] * leaning).mT
+        products = tilted @ leaning, tilted @ near
     return Residuals(
         cover=unit**2 * cover,
         inside=unit * inside,
@@ -81,7 +84,7 @@ def summarize_residuals(
         frobenius=residuals.norm().item(),
         longest=residuals.norm(dim=1).max().item(),
         reach=near.norm(dim=1).max().item(),
-        leaning=None if leaning is None or tilted is None else (tilted.mT @ leaning, tilted.mT @ near),
+        leaning=products,
     )
 
 
@@ -221,9 +224,8 @@ def measure(
     else:  # the two parts of the features are not orthogonal under the weights: their products count too
         own, mixed = residuals.leaning
         crossed = keep[:, None, None] * (rows.mT @ mixed)
-        second = (
-            rows.mT @ (own @ rows) + crossed + crossed.mT + square[:, None, None] * cover
-        )  # sum alpha_i^2 h_i h_i^T
+        # the sum of alpha_i^2 h_i h_i^T
+        second = rows.mT @ (own @ rows) + crossed + crossed.mT + square[:, None, None] * cover
         forced = ((pull @ second) * pull).sum((-2, -1)).clamp(min=0).sqrt()
         slope_norm = (bent_gram * second).sum((-2, -1)).clamp(min=0).sqrt()
         logit_norm = (gram * second).sum((-2, -1)).clamp(min=0).sqrt()

@@ -253,24 +253,24 @@ class Linearized:
         assert isinstance(targets, SoftTargets)
         return targets.expand((targets.factor @ each)[:, None])[:, 0].cpu()
 
-    @property
-    def _leaning(self) -> Tensor | None:
-        """For soft labels whose examples weigh differently, the row of each in the basis of the reduced features.
+    def _leaning(self, weights: Weights) -> Tensor | None:
+        """Where examples of soft labels weigh differently, the row of each in the basis of the reduced features.
 
         Over all examples what the modes see of the features is orthogonal to the rest, and over those of a class too.
         Over examples of different weights it is not.
         """
         targets = self.problem.targets
-        return targets.basis.double().cpu() if isinstance(targets, SoftTargets) and not self._weights.equal else None
+        return targets.basis.double().cpu() if isinstance(targets, SoftTargets) and not weights.equal else None
 
     def _free(self, path: LinearPath, mover: Mover) -> EarlyPath:
         biases = path.biases is not None
-        measured = _FreeNorms(path, self._weights, self.shape, self._alpha, self._leaning)
+        weights = self._weights
+        measured = _FreeNorms(path, weights, self.shape, self._alpha, self._leaning(weights))
         # per node the largest array of `measure` is (rows, classes) or (rows, columns)
         wide = self.num_classes * max(path.start.weight.shape[-1], self.num_classes)
         certificate = Certificate(
             mover,
-            Forcing(self.shape, measured.weights, mover.scales, biases),
+            Forcing(self.shape, weights, mover.scales, biases),
             measured,
             measured.log_norm,
             self.scale.item() * self.problem.bias_drive.norm().item() if biases else 0.0,
@@ -281,9 +281,10 @@ class Linearized:
 
     def _anchored_certificate(self, path: AnchoredPath, mover: AnchoredMover) -> Certificate:
         biases = path.biases is not None
-        measured = _AnchoredNorms(path, self._weights, self.shape, self._alpha, self._leaning)
+        weights = self._weights
+        measured = _AnchoredNorms(path, weights, self.shape, self._alpha, self._leaning(weights))
         drive = self.scale.item() * self.problem.bias_drive.norm().item() if biases else 0.0
-        forcing = Forcing(self.shape, measured.weights, mover.scales, biases, convex=True)
+        forcing = Forcing(self.shape, weights, mover.scales, biases, convex=True)
         decay = self.decays[1].item() if biases else 0.0
         return Certificate(mover, forcing, measured, measured.log_norm, drive, decay)
 
