@@ -47,7 +47,7 @@ CLASSES: Mapping[str, tuple[int, int]] = {
     "cifar10": (5000, 10),
     "cifar100": (500, 100),
     "imagenet100": (1300, 100),
-    "kmnist": (6000, 10),
+    "fashion-mnist": (6000, 10),
     "digits": (139, 10),
     "glyphs": (9, 2231),
 }
@@ -230,15 +230,15 @@ _PAPER = {
     "cifar10": ("resnet18", 200),
     "cifar100": ("resnet34", 200),
     "imagenet100": ("resnet50", 100),
-    "kmnist": ("resnet18", 200),  # not the paper's: few images of another kind
+    "fashion-mnist": ("resnet18", 200),  # not the paper's: few images of another kind
 }
 # Images of the largest class at the small scale, of uneven and of even classes: what a width of 16 fits within minutes.
-_LARGEST = {"cifar10": (500, 500), "cifar100": (100, 100), "imagenet100": (100, 100), "kmnist": (100, 100)}
+_LARGEST = {"cifar10": (500, 500), "cifar100": (100, 100), "imagenet100": (100, 100), "fashion-mnist": (100, 100)}
 # Steps at the small scale, likewise. PAL is the slowest to fit its rare classes. Of 1,500 images in the largest class
 # it fitted 95.8 % of the whole after 1,600 steps and every class after 3,200; of 500, every class after 2,000. Even
 # classes of 500 had one class at 98.6 % after 1,600 steps in one of three networks. Long tails of CIFAR-100 have a
 # fifth of the images of even classes: with a radius, PAL had fitted all of them after 1,200 steps at the full rate.
-_STEPS = {"cifar10": (2000, 2000), "cifar100": (2400, 4800), "imagenet100": (4800, 4800), "kmnist": (1200, 1200)}
+_STEPS = {"cifar10": (2000, 2000), "cifar100": (2400, 4800), "imagenet100": (4800, 4800), "fashion-mnist": (1200, 1200)}
 _MEASUREMENTS = 10  # at the small scale: the test images outnumber the training images
 
 

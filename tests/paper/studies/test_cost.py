@@ -39,8 +39,19 @@ def test_hours_count_every_image_of_every_epoch():
     wanted = 12 * (3 * images + tests) * FLOPS["resnet18", None, 32] / ON_A_GPU / 3600
     assert cost_of(study, "paper", seeds=1).hours == pytest.approx(wanted)
     images, tests = 50 * 5_000, 10 * 10_000
-    wanted = 36 * (3 * images + tests) * FLOPS["resnet18", 16, 16] / ON_A_CORE["resnet18"] / 3600
+    wanted = 12 * (3 * images + tests) * FLOPS["resnet18", 16, 16] / ON_A_CORE["resnet18"] / 3600
     assert cost_of(study, "small").hours == pytest.approx(wanted)
+
+
+def test_a_cell_that_no_ordering_asks_about_has_one_seed():
+    study = STUDIES["beyond-long-tailed"]
+    seeds = {(cell.row, cell.column): study.seeds_of(cell, "small") for cell in study.cells("small")}
+    first, other = "long-tailed, ρ=100", "step, ρ=10"
+    assert seeds["PAL", other] == seeds["PAL, radius 10", other] == 3  # of orderings over all columns
+    assert seeds["FNPAL", first] == 3
+    assert seeds["FNPAL", other] == 1
+    cases = STUDIES["long-tailed-cifar10"]
+    assert {cases.seeds_of(cell, "small") for cell in cases.cells("small")} == {3}
 
 
 @pytest.mark.parametrize(("hours", "text"), [(0.005, "18 s"), (0.5, "30 min"), (1.9, "114 min"), (7.2, "7 h")])

@@ -22,9 +22,9 @@ FLOPS = {
     ("resnet34", None, 32): 2.32e9,
     ("resnet50", None, 224): 8.17e9,
 }
-PIXELS = {"digits": 8, "glyphs": 24, "kmnist": 28, "cifar10": 32, "cifar100": 32, "imagenet100": 224}
+PIXELS = {"digits": 8, "glyphs": 24, "fashion-mnist": 28, "cifar10": 32, "cifar100": 32, "imagenet100": 224}
 TEST_IMAGES = {"digits": 360, "glyphs": 3 * 2231, "imagenet100": 5_000} | dict.fromkeys(
-    ("kmnist", "cifar10", "cifar100"), 10_000
+    ("fashion-mnist", "cifar10", "cifar100"), 10_000
 )
 # Operations per second: of one core in training, by network, and of a GPU; a backward pass counts as two forward ones.
 ON_A_CORE = {"convnet": 8.0e9, "glyphnet": 4.0e10, "resnet18": 7.0e10}
@@ -54,9 +54,12 @@ def cost_of(study: Study, scale: str, seeds: int | None = None) -> Cost:
         >>> cost_of(STUDIES["beyond-factors"], "small").runs
         60
     """
-    number = study.seeds[scale] if seeds is None else seeds
-    distinct = {(cell.recipe, cell.ood) for cell in study.cells(scale)}
-    return Cost(number * len(distinct), number * sum(_seconds(recipe, scale) for recipe, _ in distinct) / 3600)
+    distinct: dict[tuple[Recipe, str | None], int] = {}
+    for cell in study.cells(scale):
+        number = study.seeds_of(cell, scale) if seeds is None else seeds
+        distinct[cell.recipe, cell.ood] = max(number, distinct.get((cell.recipe, cell.ood), 0))
+    hours = sum(number * _seconds(recipe, scale) for (recipe, _), number in distinct.items()) / 3600
+    return Cost(sum(distinct.values()), hours)
 
 
 def flops_of(recipe: Recipe) -> float:

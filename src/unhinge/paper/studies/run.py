@@ -48,7 +48,7 @@ def reproduce_studies(
         scale: `quick`, `small` or `paper`.
         out: The folder of results. Runs lie below it by the key of their recipe; those done are never run again, and
             those interrupted are continued.
-        seeds: How many; None: each study's own number at that scale, and in its tables what there is of further ones.
+        seeds: How many; None: each study's own numbers at that scale, and in its tables what there is of further ones.
         jobs: Runs at once.
         engine: Who does them; see :func:`sweep`.
         data_root: Where the data sets lie.
@@ -162,16 +162,16 @@ class PlannedRun:
 
 
 def planned(study: Study, scale: str, seeds: int | None, runs: Path, data_root: str | Path | None) -> list[PlannedRun]:
-    """Every cell of a study with every seed, and the run that fills it; with the study's own number of them also the
+    """Every cell of a study with every seed, and the run that fills it; with the study's own numbers of them also the
     next ones that are there, so that no table forgets what somebody once asked for."""
     root = None if data_root is None else str(data_root)
 
     def place(cell: Cell, seed: int) -> PlannedRun:
         return PlannedRun(cell, seed, Task(replace(cell.recipe, seed=seed), cell.ood, str(runs), root))
 
-    wanted = study.seeds[scale] if seeds is None else seeds
     places = []
     for cell in study.cells(scale):
+        wanted = study.seeds_of(cell, scale) if seeds is None else seeds
         further = (place(cell, seed) for seed in count(wanted)) if seeds is None else iter(())
         there = takewhile(lambda found: measured(found.task) is not None, further)
         places += [*(place(cell, seed) for seed in range(wanted)), *there]

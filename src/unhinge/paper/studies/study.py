@@ -45,6 +45,11 @@ class Ordering:
     averaged: bool = False
     tuned: bool = False
 
+    def asks(self, cell: Cell) -> bool:
+        """Whether the runs of this cell take part in the comparison."""
+        compared = {method for case in self.cases for method in case} or {self.better, self.worse}
+        return cell.method in compared and self.column in (None, cell.place)
+
 
 @dataclass(frozen=True)
 class Study:
@@ -60,6 +65,10 @@ class Study:
     note: str = ""
     aliases: tuple[str, ...] = ()
     seeds: Mapping[str, int] = field(default_factory=lambda: {"quick": 2, "small": 3, "paper": 3})
+
+    def seeds_of(self, cell: Cell, scale: str) -> int:
+        """How many runs a cell has: one where no ordering asks about it, since further ones would decide nothing."""
+        return self.seeds[scale] if any(ordering.asks(cell) for ordering in self.orderings) else 1
 
 
 @dataclass(frozen=True)
