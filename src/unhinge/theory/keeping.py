@@ -9,7 +9,7 @@ them: :func:`durable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast, overload
 
 import torch
@@ -112,28 +112,22 @@ class _Durable(torch.autograd.Function):
 def tensors_in(value: object) -> list[Tensor]:
     """All tensors of a value, each once, in a fixed order; also those that a property has kept."""
     tensors: dict[int, Tensor] = {}
-    for tensor in _walk(value, set()):
-        tensors.setdefault(id(tensor), tensor)
+    seen, left = set[int](), [value]
+    while left:  # no recursion: this is asked for every value that is kept
+        part = left.pop()
+        if isinstance(part, Tensor):
+            tensors.setdefault(id(part), part)
+        elif (inside := _parts(part)) is not None and id(part) not in seen:
+            seen.add(id(part))
+            left += inside.values()
     return list(tensors.values())
-
-
-def _walk(value: object, seen: set[int]) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-        return
-    parts = _parts(value)
-    if parts is None or id(value) in seen:
-        return
-    seen.add(id(value))
-    for part in parts.values():
-        yield from _walk(part, seen)
 
 
 def _parts(value: object) -> dict[Any, Any] | None:
     """What a value consists of, if it is a container or one of this package's own; None for anything else."""
     if isinstance(value, dict):
         return value
-    if isinstance(value, tuple | list):
+    if isinstance(value, (tuple, list)):  # not a union: making one at each call would take as long as the rest
         return dict(enumerate(value))
     if type(value).__module__.partition(".")[0] == "unhinge" and hasattr(value, "__dict__"):
         return vars(value)
