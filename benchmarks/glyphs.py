@@ -530,18 +530,18 @@ def tables(runs: list[Curve]) -> str:
     return "\n".join(parts)
 
 
-# What is drawn: the methods one would choose between. The tables have all.
+# What is drawn, and what it is called there: the methods one would choose between. The tables have all.
 DRAWN = {
-    "cross-entropy": (INK, "-"),
-    "sampled-8192": (FAINT, "--"),
-    "sampled-2048": (FAINT, ":"),
-    "cross-entropy, means": (INK, ":"),
-    "partial-0.1": (FAINT, "-."),
-    "taylor, means-64": (ORANGE, "-"),
-    "taylor, finished-64": (ORANGE, ":"),
-    "taylor_softmax": (ORANGE, "--"),
-    "z": (BLUE, "-"),
-    "unhinged, fixed": (GREEN, "-"),
+    "cross-entropy": ("cross-entropy", INK, "-"),
+    "cross-entropy, means": ("cross-entropy, class means", INK, ":"),
+    "sampled-8192": ("sampled softmax, 8,192", FAINT, "--"),
+    "sampled-2048": ("sampled softmax, 2,048", FAINT, ":"),
+    "partial-0.1": ("a tenth of the classes", FAINT, "-."),
+    "z": ("Z-loss", BLUE, "-"),
+    "taylor_softmax": ("Taylor softmax", ORANGE, "--"),
+    "taylor, finished-64": ("Taylor softmax, shortlist", ORANGE, ":"),
+    "taylor, means-64": ("Taylor softmax, class means", ORANGE, "-"),
+    "unhinged, fixed": ("fixed prototypes", GREEN, "-"),
 }
 
 
@@ -559,7 +559,7 @@ def draw(runs: list[Curve], folder: Path, name: str) -> None:
             axis.remove()
         for axis, task in zip(axes, tasks, strict=False):
             usual = max(curve.epochs for curve in runs if (curve.task, curve.method) == (task, "cross-entropy"))
-            for method, (color, dashes) in DRAWN.items():
+            for method, (called, color, dashes) in DRAWN.items():
                 here = [curve for curve in runs if (curve.task, curve.method) == (task, method)]
                 longest = max((curve.epochs for curve in here), default=0.0)
                 if longest < usual:
@@ -567,7 +567,7 @@ def draw(runs: list[Curve], folder: Path, name: str) -> None:
                 own = [curve for curve in here if curve.epochs == longest]
                 seconds = np.mean([[0.0, *curve.seconds] for curve in own], axis=0)
                 shares = 100 * np.array([[0.0, *curve.accuracy] for curve in own])
-                label = f"{method}{f', {longest:g} epochs' if longest > usual else ''} ({len(own)})"
+                label = f"{called}{f', {longest:g} epochs' if longest > usual else ''} ({len(own)})"
                 axis.plot(seconds, shares.mean(0), color=color, linestyle=dashes, marker="o", ms=3, label=label)
                 axis.fill_between(seconds, shares.min(0), shares.max(0), color=color, alpha=0.15, lw=0)
             axis.set(xlabel="processor seconds of training", xlim=(0, None), ylim=(0, None))

@@ -100,6 +100,15 @@ def test_holm_is_the_definition(values):
         assert actual[i] == pytest.approx(wanted)
 
 
+def test_questions_whose_runs_are_still_to_come_belong_to_the_family():
+    """So that a verdict never becomes weaker because something else was run."""
+    whole = result_of([0.91, 0.82, 0.93], [0.80, 0.711, 0.82], columns=(10, 20, 50, 100))
+    begun = replace(whole, measured={key: run for key, run in whole.measured.items() if key[1] == "ρ=100"})
+    (first,) = judge_all(begun)
+    assert first.corrected == pytest.approx(4 * first.p_value)
+    assert {judgement.corrected for judgement in judge_all(whole)} == {first.corrected}
+
+
 @pytest.mark.parametrize(
     ("pal", "ce", "verdict"),
     [

@@ -2,7 +2,9 @@ r"""What the seeds say about an ordering: confirmed, not confirmed, undecided, o
 
 Runs of one seed share the subset of images, the initial weights and the order of the batches, so they are compared in
 pairs: the test is Student's on the differences. A study asks many questions of the same runs, so its p-values are
-corrected together (Holm 1979: the k-th smallest of m is multiplied by m - k + 1), and the corrected one decides.
+corrected together (Holm 1979: the k-th smallest of m is multiplied by m - k + 1), and the corrected one decides. The
+family has all m questions that the study asks, those too whose runs are still to come: a verdict must not become weaker
+because another question was answered meanwhile.
 
 A comparison at one rate may only show whom the rate suits. Where several were run, a `tuned` ordering gives each method
 its own, of those at which it fits its training images: for each seed the rate with the best mean over the *other*
@@ -115,9 +117,26 @@ def judge_all(result: StudyResult) -> list[Judgement]:
         for index, judgement in enumerate(judgements)
         if judgement.reached and judgement.p_value is not None
     }
-    for index, corrected in zip(tested, holm(list(tested.values())), strict=True):
+    asked = sum(_questions(result, ordering) for ordering in result.study.orderings)
+    waiting = asked - sum(not judgement.reached for judgement in judgements) - len(tested)
+    family = holm([*tested.values(), *[1.0] * waiting])  # nothing is known of what waits
+    for index, corrected in zip(tested, family, strict=False):
         judgements[index] = replace(judgements[index], corrected=corrected)
     return judgements
+
+
+def _questions(result: StudyResult, ordering: Ordering) -> int:
+    """How many judgements an ordering has once all of the study has run."""
+    if ordering.cases:
+        return 1
+    columns = _columns(result, ordering)
+    if ordering.averaged:
+        return int(len(columns) > 1)
+    if ordering.column is not None:
+        columns = {ordering.column.label: [ordering.column.label]}
+    places = {(cell.row, cell.column) for cell in result.cells}
+    methods = ordering.better.label, ordering.worse.label
+    return sum(all(any((row, one) in places for one in parts) for row in methods) for parts in columns.values())
 
 
 def _judge(result: StudyResult, ordering: Ordering) -> list[Judgement]:
