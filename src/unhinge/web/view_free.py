@@ -22,7 +22,7 @@ from unhinge.web.words import duration, exponent_text, plain, share, threshold
 
 __all__ = ["FREE", "Solved", "solve_free"]
 
-ACCURACY_BUDGET = 8e6  # nanoseconds
+ACCURACY_BUDGET = 4e6  # nanoseconds
 MOST_STEPS_BY_MOMENTUM = 5000  # with a schedule, momentum is stepped one by one
 MOST_STEPS_BY_SCHEDULE = 100_000
 VERY_LATE = 1e15  # the accuracy there is that of the limit

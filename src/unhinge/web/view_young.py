@@ -22,7 +22,7 @@ LARGEST = {"logits": 60_000, "numbers": 150_000}
 # The growth of the fastest mode in a step: some fifty steps from a small start to the end of its first phase. Half of
 # it would double what the marks cost; both paths are descents by the same steps, so nothing is lost by longer ones.
 STEP = 0.1
-ACCURACY_BUDGET = 8e6  # nanoseconds
+ACCURACY_BUDGET = 4e6  # nanoseconds
 BUDGET = 4e8  # multiplications of the simulation, a step counting for at least OVERHEAD
 OVERHEAD = 4e5
 MARKS = 30
