@@ -28,6 +28,7 @@ __all__ = [
     "SETTINGS",
     "Method",
     "Setting",
+    "Settings",
     "named_recipes",
     "of_steps",
     "recipe_named",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -12,7 +12,16 @@ from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.printed import LONG_TAILED
 from unhinge.paper.studies.study import Ordering, Study
 from unhinge.training.recipe import Recipe
-from unhinge.training.recipes import CHARACTERS, CLASSES, Method, Setting, of_steps, recipe_of, train_images
+from unhinge.training.recipes import (
+    CHARACTERS,
+    CLASSES,
+    Method,
+    Setting,
+    Settings,
+    of_steps,
+    recipe_of,
+    train_images,
+)
 
 __all__ = ["studies"]
 
@@ -149,11 +158,9 @@ OWN_RATES = {"quick": (0.05, 0.2), "small": (0.1, 0.3), "paper": (0.1, 0.3)}
 def _few(scale: str) -> list[Cell]:
     cells = []
     for data, each, steps in FEW if scale != "quick" else (("digits", 20, 0),):
-        for rate in OWN_RATES[scale]:
-            for method in FEW_METHODS:
-                recipe = recipe_of(Setting(data), method, scale, largest=each, augment=False, lr=rate)
-                recipe = of_steps(recipe, steps) if scale == "small" else recipe
-                cells.append(Cell(method, Column(data=data, each=each, lr=rate), recipe))
+        sized = {"largest": each, "augment": False}
+        for cell in _at_rates(Setting(data), FEW_METHODS, OWN_RATES[scale], Column(data=data, each=each), scale, sized):
+            cells.append(replace(cell, recipe=of_steps(cell.recipe, steps)) if scale == "small" else cell)
     return cells
 
 
@@ -185,27 +192,36 @@ def _steps(scale: str) -> list[Cell]:
     return cells
 
 
-def _rates(
-    setting: Setting, methods: Sequence[Method], rates: Callable[[str], Sequence[float]], scale: str
+def _at_rates(
+    setting: Setting,
+    methods: Sequence[Method],
+    rates: Sequence[float],
+    place: Column,
+    scale: str,
+    changes: Settings | None = None,
 ) -> list[Cell]:
+    """Each method at each rate, in columns that have the rate beside what `place` has."""
     return [
-        Cell(method, Column(lr=rate), recipe_of(setting, method, scale, lr=rate))
+        Cell(method, replace(place, lr=rate), recipe_of(setting, method, scale, lr=rate, **(changes or {})))
+        for rate in rates
         for method in methods
-        for rate in rates(scale)
     ]
+
+
+def _rates(scale: str) -> list[Cell]:
+    return _at_rates(Setting("cifar10"), RATES_METHODS, RATES[scale], Column(), scale)
+
+
+def _tail_rates(scale: str) -> list[Cell]:
+    return _at_rates(LONG_TAIL, (CE, PAL, FNPAL), TAIL_RATES, Column(), scale)
 
 
 def _own_rates(scale: str) -> list[Cell]:
-    return [
-        Cell(
-            method,
-            Column(profile=profile, ratio=ratio, lr=rate),
-            recipe_of(Setting("cifar10", profile, ratio), method, scale, lr=rate),
-        )
-        for profile, ratio, more in OWN_RATE_SETTINGS
-        for rate in (*OWN_RATES[scale], *more)
-        for method in (CE, PAL)
-    ]
+    cells = []
+    for profile, ratio, more in OWN_RATE_SETTINGS:
+        setting, place = Setting("cifar10", profile, ratio), Column(profile=profile, ratio=ratio)
+        cells += _at_rates(setting, (CE, PAL), (*OWN_RATES[scale], *more), place, scale)
+    return cells
 
 
 # ---- wrong labels, gamma, a simplex to start from, and one pair at full size --------------------------------------
@@ -354,7 +370,7 @@ def studies() -> list[Study]:
             None,
             "A long tail at other rates: does a method that is behind not fit, or not generalize?",
             "table",
-            partial(_rates, LONG_TAIL, (CE, PAL, FNPAL), lambda _: TAIL_RATES),
+            _tail_rates,
             ("accuracy", "training.accuracy"),
             (Ordering("PAL lies above cross-entropy", PAL, CE),),
         ),
@@ -431,7 +447,7 @@ def studies() -> list[Study]:
             None,
             "Fixed prototypes against cross-entropy over rates: what a radius and a larger rate bring",
             "table",
-            partial(_rates, Setting("cifar10"), RATES_METHODS, RATES.__getitem__),
+            _rates,
             ("accuracy", "training.accuracy"),
             (
                 Ordering("a radius helps fixed prototypes", Method("pal", radius=5.0), PAL, ours=True),
