@@ -97,7 +97,11 @@ class AnchoredPath:
         return State(self._assemble(keep / norm, push / norm), self._weight)
 
     def limit(self) -> State:
-        r"""The limit of :math:`H`: :math:`V / \lambda_1`; an error if it diverges."""
+        r"""The limit of :math:`H`: :math:`V / \lambda_1`; an error if it diverges.
+
+        With momentum :math:`\mu` and a decoupled decay, which works against all that the buffer has gathered, it is
+        :math:`(1-\tau)/(1-\mu)` times that, or :math:`(1-\mu\tau)/(1-\mu)` times with Nesterov.
+        """
         if self._ends is not None:
             return self.at(math.ceil(self._ends) if self.discrete else self._ends)
         self._check_converges()
@@ -108,7 +112,9 @@ class AnchoredPath:
                 "Ask direction() for the limit of H/|H|, or set feature_decay."
             )
         zero = torch.zeros_like(decay)
-        keep, push = (zero + 1, zero) if decay.item() == 0 else (zero, 1 / decay)  # the start stays, or the pull wins
+        keep, push = (
+            (zero + 1, zero) if decay.item() == 0 else (zero, self.symbol.rest(decay))
+        )  # the start stays, or the pull wins
         bias = None if self.biases is None else self.biases.limit().to(self.like)
         return State(self._assemble(keep, push, self.unit), self._weight, bias)
 
@@ -281,7 +287,7 @@ class AnchoredPath:
     def _fall(self, lr: Number | None) -> Tensor:
         schedule = self.schedule
         multiple = safe_divide(steady_rate(schedule, lr), schedule.peak)  # a frozen feature stays where it is
-        return self.symbol.growth(-schedule.peak * self.decay, multiple)
+        return self.symbol.memory(schedule.peak * self.decay, multiple)
 
     def _check_converges(self) -> None:
         floor = self.schedule.shape.floor

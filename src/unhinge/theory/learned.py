@@ -32,7 +32,8 @@ def learned(
 ) -> Tensor:
     """The first time at which at least `fraction` of each class is right, (C,) float64; infinite if never.
 
-    Looked for up to where the path has come within a millionth of its direction, and some time beyond.
+    Looked for up to where the path has come within a millionth of its direction, and some time beyond. A class that is
+    right only for a short while, between two of the 512 times looked at (or after the first 256 steps), is not seen.
 
     Arguments:
         ends: The time after which all rates are zero; None if some rate stays positive.
@@ -91,7 +92,9 @@ def first_learned(
     bend = until / 100 if until < LATEST else 1e-6
     even = torch.linspace(0, bend, GRID, dtype=torch.float64)
     grid = torch.cat([even, torch.logspace(math.log10(bend), math.log10(until), GRID, dtype=torch.float64)])
-    grid = (grid.round() if discrete else grid).unique()
+    if discrete:  # every one of the first steps: momentum may make a class right for one step only
+        grid = torch.cat([torch.arange(min(GRID, until) + 1, dtype=torch.float64), grid.round()])
+    grid = grid.unique()
     known, missing = torch.zeros(0, num_classes, dtype=torch.bool), counts > 0
     for piece in grid.split(AT_ONCE):
         known = torch.cat([known, reached(piece, missing)])

@@ -67,6 +67,8 @@ def safe_norm(x: Tensor, dims: int) -> Tensor:
 
     Distances fall to 1e-200 and below, and their squares are zero: the largest entry is divided out first.
     """
+    if 0 in x.shape[-dims:]:
+        return x.new_zeros(x.shape[:-dims])
     axes = tuple(range(-dims, 0))
     size = x.detach().abs().amax(axes, keepdim=True)
     size = torch.where(size > 0, size, 1.0)

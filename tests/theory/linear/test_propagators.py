@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oracles import EPS, DenseDescent, Exact, assert_exact, generator, joint_norm, run_sgd
 from strategies import Case, cases, make_case, named_cases
-from unhinge import constant, cosine, exponential, piecewise, step, warmup
+from unhinge import LayerPeeled, constant, cosine, exponential, piecewise, step, warmup
 from unhinge.theory.linear.momentum import MomentumSymbol
 
 NAMED = named_cases()
@@ -275,3 +275,27 @@ def test_one_question_evaluates_the_response_of_momentum_twice_at_most(question,
     getattr(path, question)(torch.arange(20))
     assert 1 <= calls["values"] <= 2
     assert calls["roots"] <= 2
+
+
+@pytest.mark.parametrize("rate", [0.1, 6.0])
+@pytest.mark.parametrize(("dampening", "nesterov"), [(0.0, False), (0.3, False), (0.0, True)])
+def test_a_decoupled_decay_works_against_what_momentum_has_gathered(rate, dampening, nesterov):
+    """The limit is the state that steps lead to, and exists while the decay alone does not overshoot."""
+    generator = torch.Generator().manual_seed(0)
+    h, w, b = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((4, 3), (2, 3), (2,)))
+    problem = LayerPeeled([0, 0, 1, 1], feature_decay=0.3, weight_decay=0.2, gamma=0.4)
+    path = problem.anchored_descent(
+        h, w, b, lr=(rate, 0.1), momentum=0.9, dampening=dampening, nesterov=nesterov, decoupled=True
+    )
+    late, limit = path.at(4000), path.limit()
+    torch.testing.assert_close(late.features, limit.features)
+    torch.testing.assert_close(late.bias, limit.bias)
+    torch.testing.assert_close(path.rate(), torch.tensor(1 - 0.3 * rate, dtype=torch.float64).abs().log())
+
+
+def test_a_distance_below_the_rounding_of_ordered_steps_is_refused():
+    h, w = torch.eye(4, dtype=torch.float64), torch.eye(2, 4, dtype=torch.float64)
+    path = LayerPeeled([0, 0, 1, 1], feature_decay=0.1).descent(h, w, lr=0.5, momentum=0.5, decoupled=True)
+    assert path.distance(path.time_to(1e-12).long()) <= 1e-12
+    with pytest.raises(ValueError, match="at least 1e-13 here, got 1e-20"):
+        path.time_to(1e-20)

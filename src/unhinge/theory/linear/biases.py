@@ -50,5 +50,5 @@ class Biases:
         if shape.floor == 0 and math.isfinite(shape.settles):
             return self.at(self.symbol.times(math.ceil(shape.settles)))
         if self.decay.item() > 0:
-            return self.drive / self.decay
+            return self.drive * self.symbol.rest(self.decay)
         return torch.where(self.drive == 0, start, torch.sign(self.drive) * torch.inf)

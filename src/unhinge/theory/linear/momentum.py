@@ -276,6 +276,14 @@ class MomentumSymbol:
         push = torch.where(started, whole[..., 0, 2], 0.0)
         return keep, push
 
+    def rest(self, decay: Tensor) -> Tensor:
+        # A decoupled decay works against the whole of what the buffer has gathered, a coupled one is gathered with it.
+        gathered = self._pull / (1 - self.options.factor) if self.options.decoupled else 1.0
+        return gathered / decay
+
+    def memory(self, decay: Tensor, lr: Tensor) -> Tensor:
+        return log_abs1p(-decay * lr) if self.options.decoupled else self.growth(-decay, lr)
+
     def fall(self, base: Tensor, gap: Tensor, lr: Tensor) -> Tensor:
         return self.growth(base - gap, lr) - self.growth(base.expand(gap.shape), lr)
 

@@ -40,11 +40,14 @@ from unhinge.theory.path import (
 from unhinge.theory.state import State, fitting_scale
 from unhinge.theory.targets import HardTargets, combined
 from unhinge.theory.types import Number, Time
+from unhinge.theory.validation import check_distances
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["LinearPath", "Reduced"]
+
+ROUNDED = 1e-13  # of the distance along an ordered product of matrices; 3e-16 was seen, and it grows with the steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +185,7 @@ class LinearPath:
         return self._log_norm(self._blocks(self.propagator.times(time))).to(self.start.like)
 
     def distance(self, time: Time) -> Tensor:
-        r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small  [eq: chord]."""
+        r""":math:`\| Z/\|Z\| - \text{direction} \|`, accurate however small (but see :meth:`time_to`)  [eq: chord]."""
         self._check_start()
         return self._distance(self.propagator.times(time)).to(self.start.like)
 
@@ -206,8 +209,19 @@ class LinearPath:
 
     def time_to(self, distance: Time) -> Tensor:
         """The first time (or step) at which :meth:`distance` is at most `distance`; infinite if never
-        [eq: time-to]."""
+        [eq: time-to].
+
+        Where the rates of features and prototypes are not proportional, a distance below :data:`ROUNDED` is refused:
+        products of many matrices are rounded, and :meth:`distance` never falls below that.
+        """
         self._check_start()
+        wanted = check_distances(distance)
+        if not isinstance(self.propagator, Commuting) and bool((wanted < ROUNDED).any()):
+            raise ValueError(
+                f"time_to() needs a distance of at least {ROUNDED:g} here, got {wanted.min().item():g}: the rates of "
+                "features and prototypes are not proportional, and what is below is rounding. Ask for a larger one and "
+                "add log(larger / smaller) / -rate()."
+            )
 
         def measured(time: Tensor) -> Tensor:
             return self._distance(self.propagator.times(time))

@@ -59,6 +59,12 @@ class Symbol(Protocol):
         and c of :math:`x(t) = a\,x_0 + c\,\kappa`, shape of `time`. Biases move so, and features towards fixed
         prototypes  [eq: bias], [eq: anchored]."""
 
+    def rest(self, decay: Tensor) -> Tensor:
+        """What the factor c of :meth:`relaxation` ends at, if it settles."""
+
+    def memory(self, decay: Tensor, lr: Tensor) -> Tensor:
+        """Exponent of the factor a of :meth:`relaxation` per unit of time at a constant rate."""
+
     def growth(self, base: Tensor, lr: Tensor) -> Tensor:
         r"""Exponent of :math:`\Pi(base)` per unit of time at a constant rate."""
 
@@ -88,6 +94,12 @@ class FlowSymbol:
     def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         clock = rate * self.shape.integral(time)
         return torch.exp(-decay * clock), clock * falling(decay * clock)
+
+    def rest(self, decay: Tensor) -> Tensor:
+        return 1 / decay
+
+    def memory(self, decay: Tensor, lr: Tensor) -> Tensor:
+        return self.growth(-decay, lr)
 
     def fall(self, base: Tensor, gap: Tensor, lr: Tensor) -> Tensor:
         return -gap * lr
@@ -133,6 +145,12 @@ class DescentSymbol:
         keep = sign * torch.exp(log)
         push = torch.where(sign > 0, -torch.expm1(log), 1 - keep) / decay
         return keep, push
+
+    def rest(self, decay: Tensor) -> Tensor:
+        return 1 / decay
+
+    def memory(self, decay: Tensor, lr: Tensor) -> Tensor:
+        return self.growth(-decay, lr)
 
     def fall(self, base: Tensor, gap: Tensor, lr: Tensor) -> Tensor:
         return log_abs1p(-lr * gap / (1 + lr * base))
