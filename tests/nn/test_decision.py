@@ -173,3 +173,8 @@ def test_below_the_floor_nothing_is_believed():
 def test_mistakes_are_told(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_frequency_that_is_zero_in_float32_divides_as_any_other():
+    assert UF.balanced_decision(torch.tensor([[0.0, 1.0]]), [1e-50, 1.0]).tolist() == [1]
+    assert UF.balanced_decision(torch.tensor([[0.1, 0.9]]), [1e-50, 1.0]).tolist() == [0]

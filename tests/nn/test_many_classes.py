@@ -600,3 +600,15 @@ def test_an_impossible_step_is_refused(lr):
 def test_shapes_and_kinds_that_do_not_fit_are_refused(features, target):
     with pytest.raises(ValueError, match=r"features must have shape|integer dtype"):
         ManyClassHead(3, 5)(features, target)
+
+
+def test_a_decay_that_takes_all_rows_to_zero_at_once_is_one_step_as_any_other():
+    """Then the matrix that all rows share is singular, and nothing can be stored relative to it."""
+    start = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    head = ManyClassHead(2, 3, "squared", weight_decay=1.0, weight=start)
+    features, target = torch.ones(1, 2), torch.tensor([0])
+    head(features, target).backward()
+    head.step(1.0)
+    logits = start @ features[0]
+    slopes = 2 * (logits - F.one_hot(target, 3)[0])
+    torch.testing.assert_close(head.dense(), -slopes[:, None] * features)

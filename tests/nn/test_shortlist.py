@@ -161,3 +161,9 @@ def test_means_that_make_no_rows_are_refused_and_change_nothing(means, what):
     with pytest.raises(ValueError, match="strength"):
         head.restart(torch.eye(7, 4), strength=0.0)
     assert torch.equal(head.dense(), before)
+
+
+def test_neighbors_are_those_of_the_rows_whatever_the_biases():
+    head = ManyClassHead(2, 3, bias=True)
+    head.store.replace(torch.tensor([[1.0, 0.0, 0.0], [0.9, 0.0, 0.0], [0.1, 0.0, 5.0]]))
+    assert head.neighbors(1).flatten().tolist() == [1, 0, 0]

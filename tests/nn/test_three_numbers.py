@@ -167,3 +167,12 @@ def test_impossible_settings_are_refused(make, what):
 def test_what_is_not_default_is_told():
     assert repr(TaylorSoftmaxLoss()) == "TaylorSoftmaxLoss()"
     assert repr(ZLoss(slope=0.5)) == "ZLoss(slope=0.5, offset=10.0)"
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-7, 1e150])
+def test_the_z_loss_does_not_see_a_common_factor_of_the_logits(scale):
+    logits, target = torch.tensor([[3.0, 1.0, -2.0]], dtype=torch.float64), torch.tensor([0])
+    near, far = logits, scale * logits
+    slopes = [grad(lambda z: UF.z_loss(z, target))(z) for z in (near, far)]
+    torch.testing.assert_close(UF.z_loss(far, target), UF.z_loss(near, target))
+    torch.testing.assert_close(scale * slopes[1], slopes[0])

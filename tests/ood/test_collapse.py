@@ -301,3 +301,15 @@ def test_a_simplex_in_its_own_span_leaves_nothing_outside(classes):
     features = torch.randn(20, classes - 1, generator=draw, dtype=torch.float64)
     detector = CollapseDetector.fit(features, torch.arange(20) % classes, weight)
     torch.testing.assert_close(detector.scores(features)["neco"], torch.ones(20, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_features_whose_squares_are_no_numbers_are_scored(scale):
+    torch.manual_seed(0)
+    features, target = torch.randn(60, 5, dtype=torch.float64), torch.arange(60) % 3
+    weight = torch.randn(3, 5, dtype=torch.float64)
+    one, other = (CollapseDetector.fit(s * features, target, weight).scores(s * features) for s in (1.0, scale))
+    assert all(torch.isfinite(score).all() for score in other.values())
+    torch.testing.assert_close(other["norm"] / scale, one["norm"])
+    for name in ("mahalanobis", "neco", "fdbd"):
+        torch.testing.assert_close(other[name], one[name])

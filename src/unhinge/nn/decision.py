@@ -165,7 +165,8 @@ def balanced_decision(
     wide = posterior.to(widened(posterior.dtype))
     kept = torch.where(wide < floor, 0.0, wide)
     kept = torch.where((kept > 0).any(-1, keepdim=True), kept, wide)
-    return (kept / frequencies.to(wide.dtype) ** strength).argmax(-1)
+    # In logarithms: a frequency of 1e-50 is zero in float32, and its quotient with a probability of zero is none.
+    return (kept.log() - strength * frequencies.log().to(wide.dtype)).argmax(-1)
 
 
 def _check_logits(name: str, value: Tensor) -> None:

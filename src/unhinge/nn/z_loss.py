@@ -15,10 +15,6 @@ from unhinge.nn.three_numbers import loss_from_logits
 
 __all__ = ["check_z", "z_loss", "z_rule"]
 
-# Added to the variance: where all logits are equal they have none, and the loss would be 0/0 there. It is far below
-# the variance of any logits that say something, and a float32 square root of it is still exact.
-NO_SPREAD = 1e-12
-
 
 def z_rule(
     own: Tensor, total: Tensor, squares: Tensor, num_classes: int, slope: float = 1.0, offset: float = 10.0
@@ -37,8 +33,11 @@ def z_rule(
         ... )
         tensor(0.6931)
     """
-    mean = total / num_classes
-    variance = (squares / num_classes - mean.square()).clamp_min(0) + NO_SPREAD
+    mean, moment = total / num_classes, squares / num_classes
+    # Where all logits are equal they have no variance, and the loss would be 0/0: the rounding of the difference is
+    # added, which is the least that a variance can be told from, whatever the unit of the logits.
+    variance = (moment - mean.square()).clamp_min(0) + torch.finfo(moment.dtype).eps * moment
+    variance = torch.where(moment > 0, variance, 1.0)
     score = (own - mean) * torch.rsqrt(variance)
     return F.softplus(slope * (offset - score)) / slope
 
@@ -80,6 +79,10 @@ def z_loss(
     # The loss does not see a common shift, and without one the variance does not cancel: 1e4 + z is as good as z.
     z = logits.to(widened(logits.dtype))
     centered = z - z.mean(axis, keepdim=True)
+    # Nor a common factor: in units of the largest the squares are neither zero nor infinite. The gradient is that of
+    # the logits, since the loss has the same value.
+    largest = centered.detach().abs().amax(axis, keepdim=True) if logits.shape[axis] else centered
+    centered = centered / torch.where(largest > 0, largest, 1.0)
     rule = partial(z_rule, slope=slope, offset=offset)
     result = loss_from_logits(rule, centered, target, weight, ignore_index, reduction, label_smoothing, dim=axis)
     given = torch.promote_types(logits.dtype, target.dtype) if target.is_floating_point() else logits.dtype

@@ -30,6 +30,7 @@ from unhinge.ood.formulas import (
     norm_score,
     vim_score,
 )
+from unhinge.theory.numerics import safe_norm
 from unhinge.theory.processes import sum_over_processes
 
 __all__ = ["SCORES", "CollapseDetector"]
@@ -227,7 +228,7 @@ class CollapseDetector:
         for batch in batches:
             for h in self._chunks(as_numbers("features", batch, ("n", self.weight.shape[1])).detach()):
                 apart = h - self.vim_origin
-                norms = [torch.linalg.vector_norm(x, dim=1).sum() for x in (apart @ self.residual_basis, apart)]
+                norms = [safe_norm(x, 1).sum() for x in (apart @ self.residual_basis, apart)]
                 sums = sums + torch.stack([self._logits(h).amax(1).sum(), *norms])
         logits, residuals, whole = (sum_over_processes(sums, group) if reduce else sums).tolist()
         # Features without any residual (fewer examples than dimensions) have nothing to be matched. The published code

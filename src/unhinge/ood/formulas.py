@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unhinge.nn.angles import unit_rows
+from unhinge.theory.numerics import safe_norm
 
 __all__ = [
     "energy_score",
@@ -42,7 +43,7 @@ def norm_score(features: Tensor) -> Tensor:
         >>> norm_score(torch.tensor([[3.0, 4.0]]))
         tensor([5.])
     """
-    return torch.linalg.vector_norm(features, dim=1)
+    return safe_norm(features, 1)
 
 
 def mahalanobis_score(features: Tensor, class_means: Tensor, whitening: Tensor) -> Tensor:
@@ -145,7 +146,7 @@ def fdbd_score(
     apart = lengths > 0
     boundaries = torch.where(apart, (top - logits) / torch.where(apart, lengths, 1.0), 0.0)
     mean = boundaries.sum(1) / apart.sum(1).clamp(min=1)
-    away = torch.linalg.vector_norm(features - global_mean, dim=1)
+    away = safe_norm(features - global_mean, 1)
     most = torch.finfo(features.dtype).max if largest is None else largest
     return torch.where(away > 0, mean / torch.where(away > 0, away, 1.0), most).clamp(max=most)
 
@@ -172,7 +173,7 @@ def vim_score(features: Tensor, logits: Tensor, origin: Tensor, residual_basis: 
         ... )
         tensor([-0.8069])
     """
-    return energy_score(logits) - scale * torch.linalg.vector_norm((features - origin) @ residual_basis, dim=1)
+    return energy_score(logits) - scale * safe_norm((features - origin) @ residual_basis, 1)
 
 
 def knn_score(features: Tensor, bank: Tensor, neighbors: int) -> Tensor:

@@ -252,6 +252,8 @@ class FactoredRows(nn.Module):
             return True
         if after.numel() == 0:
             return False
+        if not bool(after.isfinite().all()):  # U is singular, as at lr * weight_decay = 1
+            return True
         digits = torch.finfo(self.own.dtype).eps
         allowed = min(digits**-0.25, 8 * math.sqrt(digits / torch.finfo(torch.float64).eps))
         mix, stored = self.mix.abs(), after.double().abs()

@@ -258,7 +258,7 @@ class ManyClassHead(nn.Module):
         nearest = []
         for first in range(0, self.num_classes, ROWS_ASKED):
             index = torch.arange(first, min(first + ROWS_ASKED, self.num_classes), device=self.store.own.device)
-            near = self.predict(self.rows(index), k + 1).classes
+            near = self._nearest(F.pad(self.rows(index), (0, int(self.with_bias))), k + 1).classes  # without biases
             # Without the class itself, which need not be among its own k + 1: then the last one goes.
             others = near != index[:, None]
             others[:, -1] &= ~others.all(1)
@@ -318,10 +318,13 @@ class ManyClassHead(nn.Module):
         Exact, through :func:`~unhinge.nn.nearest_prototype`: the rows are made block by block, and neither they nor the
         logits of all classes are ever in memory.
         """
-        queries = self._extended(features)
-        shards = self.store.shards
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"k must lie between 1 and the number of classes {self.num_classes}, got {k}.")
+        return self._nearest(self._extended(features), k)
+
+    def _nearest(self, queries: Tensor, k: int) -> Nearest:
+        """The `k` stored rows, biases included, with the largest inner product with each query."""
+        shards = self.store.shards
         if shards.group is None:
             return nearest_prototype(queries, self.store, k)
         asked, own_part = shards.gather(queries.reshape(-1, queries.shape[-1]))
@@ -335,7 +338,7 @@ class ManyClassHead(nn.Module):
         # (ranks, n, k) to (n, ranks * k): candidates of lower ranks are lower classes, so a stable sort keeps ties.
         every = [shards.gather(part[None])[0].movedim(0, 1).flatten(1) for part in (scores, classes)]
         best = every[0].sort(dim=1, descending=True, stable=True).indices[:, :k]
-        shape = (*features.shape[:-1], k)
+        shape = (*queries.shape[:-1], k)
         return Nearest(*(part.gather(1, best)[own_part].reshape(shape) for part in every))
 
     def extra_repr(self) -> str:
