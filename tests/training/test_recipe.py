@@ -32,6 +32,8 @@ APART = (
     "shortlist",
     "fonts",
     "characters",
+    "gamma",
+    "head_rate",
 )  # valid only with others
 GOOD = {
     "data": st.sampled_from(["digits", "cifar10", "folder:a b/c"]),
@@ -39,7 +41,7 @@ GOOD = {
     "loss": st.sampled_from(["ce", "unhinged", "hinge", "mse"]),
     "head": st.sampled_from(["linear", "pal", "fnpal", "etf-init"]),
     "lr": st.floats(0, 1e6),
-    "gamma": st.none() | st.floats(0, 2),
+    "head_scale": st.floats(1e-3, 2),
     "feature_penalty": st.floats(0, 1),
     "class_weight": st.floats(0, 2),
     "epochs": st.integers(1, 10**6),
@@ -67,9 +69,11 @@ def test_json_brings_back_the_same_recipe_and_key(settings):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in APART])
 def test_every_setting_is_part_of_the_key(name):
     others = {"data": "cifar10", "model": "resnet8", "imbalance": "exp:10", "augment": False, "last_relu": False}
-    others |= {"label_noise": 0.5, "label_smoothing": 0.5, "epsilon": 0.5, "head_scale": 2.0, "gamma": 0.5}
+    others |= {"label_noise": 0.5, "label_smoothing": 0.5, "epsilon": 0.5, "head_scale": 2.0}
     value = others[name] if name in others else (getattr(Recipe(), name) or 0) + 1
     assert replace(Recipe(), **{name: value}).key != Recipe().key
+    assert Recipe(loss="unhinged", gamma=0.5).key != Recipe(loss="unhinged").key
+    assert Recipe(loss="z", head="many", head_rate=1.0).key != Recipe(loss="z", head="many").key
 
 
 def test_fonts_count_by_name_use_and_checksum_but_not_by_place():
@@ -108,7 +112,7 @@ def test_every_file_of_a_typeface_counts_by_name_and_checksum_but_not_by_place()
 
 
 def test_whole_numbers_stand_for_floats_and_give_the_same_key():
-    assert Recipe.from_json('{"lr": 1, "gamma": 0}').key == Recipe(lr=1.0, gamma=0.0).key
+    assert Recipe.from_json('{"lr": 1, "head_scale": 2}').key == Recipe(lr=1.0, head_scale=2.0).key
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,9 @@ def test_whole_numbers_stand_for_floats_and_give_the_same_key():
         ({"imbalance": "line:10"}, "exp, step"),
         ({"radius": 5.0, "feature_penalty": 1e-5, "loss": "unhinged", "head": "pal"}, "twice"),
         ({"radius": 5.0}, "give feature_penalty"),
-        ({"radius": 5.0, "loss": "unhinged", "head": "fnpal"}, "give feature_penalty"),
+        ({"radius": 5.0, "loss": "unhinged", "head": "fnpal"}, "normalized: leave it out"),
+        ({"gamma": 0.5}, "gamma is for losses unhinged and adjusted"),
+        ({"head_rate": 1.0}, "head_rate is for the head many"),
         ({"weighted_penalty": True, "class_weight": 0.5}, "give both of them"),
         ({"weighted_penalty": True, "radius": 5.0, "loss": "unhinged", "head": "pal"}, "give both of them"),
         ({"rescale": True, "head": "pal"}, "head fnpal"),

@@ -61,7 +61,7 @@ def _record(name: str, root: Path | None) -> dict[str, object]:
     except (ValueError, OSError, ImportError) as error:
         return {"name": name, "there": False, "words": str(error).replace("with root=", "with --data-root")}
     shape = " x ".join(str(side) for side in images.images.shape[1:])
-    words = f"{len(images):,} test images of {shape}, {len(images.classes)} classes"
+    words = f"{len(images):,} test images of {shape}, {len(images.classes):,} classes"
     return {"name": name, "there": True, "words": words}
 
 

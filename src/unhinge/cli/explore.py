@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -61,13 +62,16 @@ def explore(
     folder = results or Path("results")
     token = None if no_token else secrets.token_urlsafe(16)
     try:
+        socket.getaddrinfo(host, port)
         with needed_for("the page"):
             from unhinge.web.serve import is_local, serve
 
             served = serve(host, port, folder, token, helper=True)
     except MissingExtra as error:
         refuse(str(error))
-    except (OSError, SystemExit):  # werkzeug leaves when a port is taken
+    except socket.gaierror:
+        refuse(f"there is no host {host!r}. Choose another --host.")
+    except OSError:
         refuse(f"cannot listen on {host}, port {port}. Choose another port, or none for a free one.")
     if not is_local(host):
         typer.echo(

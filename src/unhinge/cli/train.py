@@ -43,13 +43,16 @@ def train(
         ),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="Scale of a named recipe: quick (digits), small, paper.", rich_help_panel=RUN)
-    ] = "quick",
+        str | None,
+        typer.Option(
+            help="Scale of a named recipe: quick (digits), small, paper.", show_default="quick", rich_help_panel=RUN
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help="digits and glyphs (embedded), cifar10, cifar100, svhn, mnist, kmnist, fashion-mnist, imagenet100, "
-            "folder:PATH.",
+            help="digits and glyphs (embedded), cifar10, cifar100, cifar100-coarse, svhn, mnist, kmnist, "
+            "fashion-mnist, imagenet100, patches, folder:PATH.",
             rich_help_panel=DATA,
         ),
     ] = None,
@@ -196,7 +199,7 @@ def train(
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.", rich_help_panel=RUN)] = "auto",
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed, ...", rich_help_panel=RUN)] = "32-true",
     save_every: Annotated[
-        float, typer.Option(help="Seconds between checkpoints within an epoch.", rich_help_panel=RUN)
+        float, typer.Option(min=0.0, help="Seconds between checkpoints within an epoch.", rich_help_panel=RUN)
     ] = 300.0,
     dry_run: Annotated[
         bool,
@@ -267,9 +270,11 @@ def _diverged(run: Run) -> str | None:
     )
 
 
-def _recipe(given: JsonRecord, name: str | None, scale: str) -> Recipe:
+def _recipe(given: JsonRecord, name: str | None, scale: str | None) -> Recipe:
     from unhinge.training import Recipe, RecipeError, recipe_named
 
+    if scale is not None and (name is None or name.endswith(".json")):
+        refuse("--scale is for a recipe by its name: give --recipe SETTING/METHOD too, or leave --scale out.")
     changes = {field.name: given[field.name] for field in fields(Recipe) if field.name in given}
     if "class_weight" in changes:
         changes["class_weight"] = _power(changes["class_weight"])
@@ -286,10 +291,12 @@ def _recipe(given: JsonRecord, name: str | None, scale: str) -> Recipe:
         if name.endswith(".json"):
             try:
                 start = Recipe.from_json(Path(name).read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
+            except OSError as error:
+                refuse(f"cannot read the recipe {name}: {error.strerror}.")
+            except ValueError as error:
                 refuse(f"cannot read the recipe {name}: {error}")
         else:
-            start = recipe_named(name, scale)
+            start = recipe_named(name, scale or "quick")
         return replace(start, **changes)
     except RecipeError as error:
         refuse(str(error), *(field.name for field in fields(Recipe)))
@@ -513,6 +520,8 @@ def evaluate(
 
     if weights not in ("last", "best"):
         refuse(f"--weights must be last or best, got {weights!r}.")
+    if prior not in (None, "counts"):
+        refuse(f"--prior must be counts, got {prior!r}.")
     if len(folders) > 1 or out is not None:
         _compare(folders, ood, data_root, out, json)
         return
@@ -539,7 +548,10 @@ def _compare(places: list[Path], ood: str | None, data_root: Path | None, out: P
     from unhinge.training.comparing import compare_runs
 
     if ood is None:
-        refuse("several runs are compared by their scores of unknown images: name the sets with --ood svhn,cifar100.")
+        refuse(
+            "several runs are compared by their scores of unknown images, which is also what --out is for: name the "
+            "sets with --ood svhn,cifar100."
+        )
     try:
         table = compare_runs(places, ood, data_root)
         if out is not None:

@@ -325,7 +325,7 @@ def check_classes(classes: int, dim: int) -> None:
     if classes > most:
         needed = 8 * MATRICES * classes**2
         raise FileError(
-            f"there are {classes:,} classes: their C x C matrices would take about {needed / 1e9:.1f} GB, and at most "
+            f"there are {classes:,} classes: their C x C matrices would take about {needed / 1e9:,.1f} GB, and at most "
             f"{LARGEST_MATRICES / 1e9:.1f} GB are taken, enough for {most:,} classes. Predict for a part of them."
         )
     if classes * dim > LARGEST_PROTOTYPES:

@@ -124,10 +124,15 @@ class Recipe:
         if self.radius is not None and self.feature_penalty:
             raise RecipeError("radius and feature_penalty say the same thing twice; give one of them.")
         if self.radius is not None and (self.loss != "unhinged" or self.head != "pal"):
+            instead = "the features are normalized: leave it out" if self.head == "fnpal" else "give feature_penalty"
             raise RecipeError(
                 "a radius sets the penalty of the unhinged loss on fixed prototypes (loss unhinged, head pal); "
-                f"with loss {self.loss} and head {self.head}, give feature_penalty."
+                f"with loss {self.loss} and head {self.head}, {instead}."
             )
+        if self.gamma is not None and self.loss not in ("unhinged", "adjusted"):
+            raise RecipeError(f"gamma is for losses unhinged and adjusted, but the loss is {self.loss}.")
+        if self.head_rate != Recipe.head_rate and self.head != "many":
+            raise RecipeError(f"head_rate is for the head many, but the head is {self.head}; its rate is lr.")
         if self.weighted_penalty and (self.radius is None or not self.class_weight):
             raise RecipeError("weighted_penalty puts class weights on the penalty of a radius: give both of them.")
         if self.rescale and self.head != "fnpal":

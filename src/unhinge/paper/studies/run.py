@@ -125,6 +125,8 @@ def choose_cells(
 ) -> Callable[[Cell], bool]:
     """Whether a cell stands in one of these rows and in one of these columns, by their labels; none given means all."""
     cells = [cell for study in studies for cell in study.cells(scale)]
+    if (rows or columns) and not cells:
+        raise ValueError("--row and --column choose from tables of trained networks, and none was asked for.")
     for what, labels, known in (
         ("row", rows, dict.fromkeys(cell.row for cell in cells)),
         ("column", columns, dict.fromkeys(cell.column for cell in cells)),
