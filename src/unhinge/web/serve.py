@@ -109,6 +109,8 @@ def serve(
     torch.set_num_threads(1)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = make_app(results, (host, "127.0.0.1", "localhost", "::1") if is_local(host) else None, token)
+    if port and not _is_free(host, port):  # werkzeug would print words of its own, and leave
+        raise OSError(f"port {port} of {host} is taken, or not for you to listen on")
     chosen = port if port is not None else _free(host)
     family = "[" + host + "]" if ":" in host else host
     server = make_server(host, chosen, app.server, threaded=True, request_handler=TimedRequests)
@@ -118,12 +120,15 @@ def serve(
 
 
 def _free(host: str, first: int = 8765) -> int:
-    for port in range(first, first + TRIES):
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-            return port
-    return 0  # whatever the system has
+    ports = (port for port in range(first, first + TRIES) if _is_free(host, port))
+    return next(ports, 0)  # 0: whatever the system has
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -31,7 +31,7 @@ CONTROLS = (
     *long_tail(100),
     number(
         "noise",
-        "label noise ρ",
+        "label noise",
         "Share of wrong labels, each other class alike, redrawn at every step.",
         0.0,
         0.0,
@@ -110,7 +110,7 @@ def _solve(state: State) -> _Solved:
     if rho >= (classes - 1) / classes:
         raise ValueError(
             f"at a noise of (C-1)/C = {plain((classes - 1) / classes)} labels say nothing, and beyond they lie; got "
-            f"ρ = {plain(rho)}. Lower ρ."
+            f"{plain(rho)}. Lower the noise."
         )
     problem = call(
         "unhinge.LayerPeeled",
@@ -193,10 +193,10 @@ def _numbers(state: State, solved: _Solved, ends: dict[str, float], faded: str, 
         Number(
             "slow-down",
             plain(slow_down(classes, state.number("noise"))),
-            "Factor of the leading singular value: 1 - ρC/(C-1).",
+            "Factor of the leading singular value: 1 - noise · C/(C-1).",
         ),
         Number(
-            "tolerated ρ",
+            "tolerated noise",
             plain(tolerated_noise(classes, state.maybe("gamma"))),
             "Below it, balanced classes keep their clean limit.",
         ),
@@ -283,9 +283,9 @@ def _noise_panel(state: State, problem: LayerPeeled) -> Panel:
     )
     return panel_of(
         script,
-        "noise ρ (share of wrong labels)",
+        "noise (share of wrong labels)",
         "singular value / clean leading one",
-        {"here": Look("marks", 2, hover=[f"ρ = {plain(now)}"])},
+        {"here": Look("marks", 2, hover=[f"noise {plain(now)}"])},
         yrange=(-0.25, 1.1),
         levels=[("", 0.0)],
     )
@@ -296,7 +296,7 @@ def _faded(at: list[float], sizes: Tensor) -> str:
     if not bool(below[-1]):
         return "not while shown"
     first = int((~below).nonzero().flatten()[-1]) + 1 if bool((~below).any()) else 0
-    return f"about {plain(at[first], 3)}"
+    return f"about {plain(at[first], 3)} time units"
 
 
 def _words(
@@ -313,7 +313,7 @@ def _words(
     elif even and rho > tolerated * (1 + 1e-9):
         headline, tone = (
             (
-                f"The noise is above what is tolerated, ρ = {plain(tolerated)}: the common vector leads and "
+                f"The noise is above what is tolerated, {plain(tolerated)}: the common vector leads and "
                 f"accuracy ends at "
                 f"{share(ends['plain'])}."
             ),
@@ -358,7 +358,7 @@ NOISE = View(
     "noise",
     "Noise & imbalance",
     "What collapses, when, and what weighting the classes changes.",
-    "loss = mean of n^(-a) (-z_y + γ Σ z_j over j ≠ y) + λ₁/2 |H|² + λ₂/2 |W|², z = W h;  a share ρ of labels is wrong",
+    "loss = mean of n^(-a) (-z_y + γ Σ z_j over j ≠ y) + λ₁/2 |H|² + λ₂/2 |W|², z = W h;  some labels are wrong",
     CONTROLS,
     SLOTS,
     answer,
