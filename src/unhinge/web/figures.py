@@ -93,6 +93,8 @@ def _axis(label: str, colors: dict[str, str]) -> Plotly:
         "ticklen": 3,
         "tickcolor": colors["faint"],
         "nticks": 6,
+        "exponentformat": "power",  # Plotly's own "200µ" and "5k" are for engineers
+        "minexponent": 4,
     }
 
 

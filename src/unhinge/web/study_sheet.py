@@ -6,6 +6,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
+from unhinge.paper.studies.study import WORDS
 from unhinge.results.json import JsonRecord
 
 __all__ = ["is_study", "numbers_of", "orderings_of"]
@@ -32,7 +33,10 @@ def orderings_of(recipe: JsonRecord) -> list[tuple[str, str, str, str, str]]:
 
 
 def numbers_of(path: Path) -> list[tuple[str, str, str, str, str, str]]:
-    """Row, column, quantity, the paper's number, ours with its spread, seeds; in percent where shares."""
+    """Row, column, quantity, the paper's number, ours with its spread, seeds; in percent where shares.
+
+    Of what has run: a table of many cells that are still empty would hide the others.
+    """
     try:
         if path.stat().st_size > LARGEST:
             return []
@@ -43,9 +47,13 @@ def numbers_of(path: Path) -> list[tuple[str, str, str, str, str, str]]:
     names = ("row", "column", "quantity", "paper")
     rows = []
     for entry in entries:
+        if entry.get("seeds") == "0":
+            continue
         ours = str(entry.get("ours") or "–")
         if entry.get("standard_deviation"):
             ours += f" ± {entry['standard_deviation']}"
         cells = [str(entry.get(name) or "") for name in names]
-        rows.append((cells[0], cells[1], cells[2], cells[3] or "–", ours, str(entry.get("seeds") or "")))
+        rows.append(
+            (cells[0], cells[1], WORDS.get(cells[2], cells[2]), cells[3] or "–", ours, str(entry.get("seeds") or ""))
+        )
     return rows

@@ -346,7 +346,7 @@ def _words(
         )
     else:
         sentences.append("Flow keeps every norm: nothing but the angles move.")
-    sentences.append("Rescaled steps turn long features faster: by η|v| over |h|, not over |h| squared.")
+    sentences.append("A rescaled step turns a feature in proportion to 1/|h|, a plain step to 1/|h|².")
     return headline, tone, sentences
 
 

@@ -62,7 +62,7 @@ def _footnote(figure: Figure, result: StudyResult, more: str = "", spread: bool 
     text = f"Scale {result.scale} ({data}), {seeds}{bars}.{part}{more}"
     stops = [str(run["stopped"]) for run in result.measured.values() if run.get("stopped")]
     if stops:
-        text += f" {len(stops)} of {done} runs stopped; the first: {stops[0]}."
+        text += f" {len(stops)} of {done} runs stopped ({stops[0]})."
     lines = textwrap.wrap(text, int(16 * figure.get_figwidth()))
     figure.set_figheight(figure.get_figheight() + 0.15 * (len(lines) - 1))
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8, color="#333333")

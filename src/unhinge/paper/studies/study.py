@@ -11,13 +11,29 @@ from unhinge.paper.studies.cell import Cell, Column
 from unhinge.results.json import JsonRecord
 from unhinge.training.recipes import Method
 
-__all__ = ["PLAIN", "Ordering", "Study", "StudyResult", "quantity_of"]
+__all__ = ["PLAIN", "WORDS", "Ordering", "Study", "StudyResult", "quantity_of"]
 
 PLAIN = {  # quantities that are no shares, with the unit of a difference
     "feature_norm": "",
     "epochs": " epochs",
     "seconds": " s",
     "after_temperature.log_loss": " nats",
+}
+WORDS = {  # quantities as a table names them
+    "accuracy": "test accuracy",
+    "best_accuracy": "best test accuracy on the way",
+    "halfway_accuracy": "test accuracy at half time",
+    "training.accuracy": "accuracy on clean training images",
+    "rare_training_accuracy": "accuracy on clean training images of the rarer half of the classes",
+    "ece": "calibration error of the softmax",
+    "posterior_ece": "calibration error of the posterior",
+    "stated_ece": "calibration error of the posterior, or else of the softmax",
+    "after_temperature.ece": "calibration error after one temperature was fitted",
+    "after_temperature.log_loss": "log loss after one temperature was fitted, in nats",
+    "decided_accuracy": "test accuracy, decision adjusted with the strength that the theory names",
+    "feature_norm": "mean norm of the features of the test images",
+    "adjusted_accuracy.0.5": "test accuracy, decision adjusted with strength 1/2",
+    "adjusted_accuracy.1": "test accuracy, decision adjusted with strength 1",
 }
 Kind = Literal["table", "curves", "reliability", "histograms", "behaviour", "collapse", "lines", "fit", "time"]
 

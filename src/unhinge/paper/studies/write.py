@@ -10,7 +10,7 @@ from pathlib import Path
 from unhinge.paper.studies.draw import draw_study
 from unhinge.paper.studies.judge import Judgement, OrderingRecord, judge_all
 from unhinge.paper.studies.paired import LEVEL, mean_and_spread
-from unhinge.paper.studies.study import PLAIN, StudyResult, quantity_of
+from unhinge.paper.studies.study import PLAIN, WORDS, StudyResult, quantity_of
 from unhinge.results.environment import environment
 from unhinge.results.json import JsonRecord, plain
 from unhinge.results.sealed import read_sealed, write_sealed
@@ -18,22 +18,6 @@ from unhinge.results.tables import write_csv
 
 __all__ = ["read_study", "write_runs", "write_study"]
 
-WORDS = {  # quantities as a table names them
-    "accuracy": "test accuracy",
-    "best_accuracy": "best test accuracy on the way",
-    "halfway_accuracy": "test accuracy at half time",
-    "training.accuracy": "accuracy on clean training images",
-    "rare_training_accuracy": "accuracy on clean training images of the rarer half of the classes",
-    "ece": "calibration error of the softmax",
-    "posterior_ece": "calibration error of the posterior",
-    "stated_ece": "calibration error of the posterior, or else of the softmax",
-    "after_temperature.ece": "calibration error after one temperature was fitted",
-    "after_temperature.log_loss": "log loss after one temperature was fitted, in nats",
-    "decided_accuracy": "test accuracy, decision adjusted with the strength that the theory names",
-    "feature_norm": "mean norm of the features of the test images",
-    "adjusted_accuracy.0.5": "test accuracy, decision adjusted with strength 1/2",
-    "adjusted_accuracy.1": "test accuracy, decision adjusted with strength 1",
-}
 NOT_REACHED = "†"  # beside a number whose network does not fit all of its training images
 
 

@@ -465,7 +465,7 @@
     hint(null); // what was explained has been done
     const button = event.target.closest("[data-do]"), tab = event.target.closest("[data-view]");
     if (button && DO[button.dataset.do]) { event.preventDefault(); DO[button.dataset.do](button); return; }
-    if (tab && tab.dataset.view !== page.view) { page.view = tab.dataset.view; changed(true); }
+    if (tab && tab.dataset.view !== page.view) { page.view = tab.dataset.view; tell(""); changed(true); }
     all("details.save[open]").forEach((part) => { if (!part.contains(event.target)) part.open = false; });
   });
   document.addEventListener("keydown", (event) => {
