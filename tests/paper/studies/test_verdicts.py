@@ -42,6 +42,12 @@ def test_only_what_is_decided_is_bold(tmp_path: Path, verdict: str, shown: str):
     assert line == f"- {JUDGED['statement']} (lr 0.01; claimed by the paper): {shown}; +1.00 points, 3 seeds"
 
 
+def test_the_head_of_a_study_says_how_much_of_it_has_run(tmp_path: Path):
+    (tmp_path / STUDY.id).mkdir()
+    (tmp_path / STUDY.id / "recipe.json").write_text(json.dumps({"orderings": [], "runs": 3, "runs_wanted": 9}))
+    assert f"## {STUDY.id}: 3 of 9 runs" in write_verdicts([STUDY], tmp_path).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("content", [None, "{}", '{"orderings": [1]}'])
 def test_what_has_not_run_is_said_to_be_missing(tmp_path: Path, content: str | None):
     if content is not None:

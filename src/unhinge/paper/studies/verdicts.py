@@ -9,13 +9,15 @@ from typing import cast
 from unhinge.paper.studies.judge import OrderingRecord
 from unhinge.paper.studies.study import Study
 from unhinge.paper.studies.write import read_study
+from unhinge.results.json import JsonRecord
 
 __all__ = ["write_verdicts"]
 
 HEAD = """# What became of each ordering
 
 Confirmed, not confirmed, undecided, or regime not reached (a network in the comparison does not fit every class of its
-training images to 99 %), with effect, 95 % interval, p-value (paired, corrected by Holm over its table) and seeds.
+training images to 99 %), with effect, 95 % interval, p-value (paired, corrected by Holm for all questions of its table)
+and seeds. The heads say how many of the runs of a table are there.
 """
 
 
@@ -25,8 +27,11 @@ def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
     for study in studies:
         if not study.orderings:
             continue
-        lines += [f"## {study.id}{f' ({study.label})' if study.label else ''}", ""]
-        judged = _read(folder / study.id)
+        record = _read(folder / study.id)
+        done = f": {record['runs']} of {record['runs_wanted']} runs" if "runs" in record else ""
+        lines += [f"## {study.id}{f' ({study.label})' if study.label else ''}{done}", ""]
+        known = [one for one in record.get("orderings", []) if isinstance(one, dict) and "text" in one]
+        judged = [cast(OrderingRecord, one) for one in known]
         statements = {judgement["statement"] for judgement in judged}
         lines += [_line(judgement) for judgement in judged]
         missing = dict.fromkeys(
@@ -39,12 +44,11 @@ def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
     return path
 
 
-def _read(place: Path) -> list[OrderingRecord]:
+def _read(place: Path) -> JsonRecord:
     try:
-        records = read_study(place)["orderings"]
-    except (FileNotFoundError, KeyError):
-        return []
-    return [cast(OrderingRecord, record) for record in records if isinstance(record, dict) and "text" in record]
+        return read_study(place)
+    except FileNotFoundError:
+        return {}
 
 
 def _line(judgement: OrderingRecord) -> str:
