@@ -140,7 +140,7 @@ def write_records(folder: Path) -> None:
 
 
 def write_recipe(folder: Path) -> None:
-    (folder / "recipe.json").write_text(Recipe(imbalance="exp:100", gamma=0.1).to_json())
+    (folder / "recipe.json").write_text(Recipe(imbalance="exp:100", head_scale=0.1).to_json())
 
 
 def read_recipe(folder: Path) -> Recipe:
