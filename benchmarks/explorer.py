@@ -5,9 +5,10 @@
 Each client moves a slider again as soon as the last move is answered, as the page does, so that no two requests are the
 same; half of the requests ask for another view than the first. One in ten sets every control of its view to a random
 value of its slider; the others are ordinary. An error is an answer that is none, that the page cannot read, or, of an
-ordinary request, a refusal. The server is what `unhinge explore` starts: a process and a helper. Processor time and
-memory are those of both; `--processes 1` leaves the helper out. `--requests 10000` shows whether the memory stays flat.
-How far it is, is said on stderr.
+ordinary request, a refusal. Answers are written down and read only at the end: the clients share the cores with the
+server, and the less they do meanwhile, the more is measured of the server. The server is what `unhinge explore` starts:
+a process and a helper. Processor time and memory are those of both; `--processes 1` leaves the helper out. `--requests
+10000` shows whether the memory stays flat. How far it is, is said on stderr.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from unhinge.web.app import SORRY, all_controls
 from unhinge.web.controls import Control
@@ -105,9 +107,38 @@ def any_value(control: Control, draw: random.Random) -> str:
     return f"{round(value)}" if control.kind == "count" else f"{value:.6g}"
 
 
+def fetch(connection: HTTPConnection, query: str) -> bytes:
+    """What the server answers to a query; an error if that is not what was asked for."""
+    try:
+        connection.request("GET", f"/answer?{query}")
+        response = connection.getresponse()
+        body = response.read()
+    except BaseException:
+        connection.close()  # it opens itself again for the next query
+        raise
+    if response.status != 200:
+        raise HTTPException(f"status {response.status}")
+    return body
+
+
 def refused(constant: str) -> None:
     """For what JSON does not have, and a browser does not read."""
     raise ValueError(f"the answer holds {constant}")
+
+
+def failed(path: Path) -> list[str]:
+    """The answers of one client that are none."""
+    found = []
+    with path.open(encoding="utf-8") as lines:
+        for query, body in zip(lines, lines, strict=True):
+            try:
+                record = json.loads(body, parse_constant=refused)
+            except ValueError as error:
+                found.append(f"{query.strip()}: {error}")
+                continue
+            if record.get("failed") and (query.count("&") < 5 or SORRY in record["told"]):
+                found.append(f"{query.strip()}: {record['told']}")
+    return found
 
 
 def main() -> None:
@@ -120,10 +151,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     serve = SERVE.format(helper=asked.processes == 2)
-    with subprocess.Popen([sys.executable, "-c", serve], stdout=subprocess.PIPE, text=True) as server:
+    with (
+        tempfile.TemporaryDirectory() as keep,
+        subprocess.Popen([sys.executable, "-c", serve], stdout=subprocess.PIPE, text=True) as server,
+    ):
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         failures: list[str] = []
+        answers: list[Path] = []  # of each client: queries and what came, in turns
+        folder = Path(keep)
 
         waited: dict[str, list[float]] = {}  # milliseconds, by view
         said = end = float("inf")  # no words and no end while the server warms up
@@ -132,28 +168,33 @@ def main() -> None:
         def work(client: int) -> list[float]:
             nonlocal said, early
             waits: list[float] = []
-            for query in queries(client, max(1, asked.requests // asked.clients), asked.random):
-                began = time.perf_counter()
-                if began > end:
-                    break
-                if client == 0 and began - said > 10:
-                    done, said = sum(map(len, waited.values())), began
-                    if done >= EARLY and math.isnan(early):
-                        early = megabytes(server.pid)
-                    print(f"{done:,} answers, {len(failures)} errors, {megabytes(server.pid):.0f} MB", file=sys.stderr)
-                try:
-                    with urllib.request.urlopen(f"{url}answer?{query}", timeout=120) as response:
-                        record = json.load(response, parse_constant=refused)
-                    if record.get("failed") and (query.count("&") < 5 or SORRY in record["told"]):
-                        failures.append(f"{query}: {record['told']}")
-                except (OSError, ValueError) as error:
-                    failures.append(f"{query}: {error}")
-                waits.append(1000 * (time.perf_counter() - began))
-                waited.setdefault(query.split("&")[0].removeprefix("view="), []).append(waits[-1])
+            connection = HTTPConnection(urlsplit(url).netloc, timeout=120)  # one for all, as a browser has it
+            answers.append(folder / f"{client}")
+            with answers[-1].open("wb") as written:
+                for query in queries(client, max(1, asked.requests // asked.clients), asked.random):
+                    began = time.perf_counter()
+                    if began > end:
+                        break
+                    if client == 0 and began - said > 10:
+                        done, said = sum(map(len, waited.values())), began
+                        if done >= EARLY and math.isnan(early):
+                            early = megabytes(server.pid)
+                        print(f"{done:,} answers, {megabytes(server.pid):.0f} MB", file=sys.stderr)
+                    try:
+                        body = fetch(connection, query)
+                    except (OSError, HTTPException) as error:
+                        failures.append(f"{query}: {error}")
+                        body = None
+                    waits.append(1000 * (time.perf_counter() - began))
+                    waited.setdefault(query.split("&")[0].removeprefix("view="), []).append(waits[-1])
+                    if body is not None:
+                        written.write(query.encode() + b"\n" + body.replace(b"\n", b" ") + b"\n")
+            connection.close()
             return waits
 
+        first = HTTPConnection(urlsplit(url).netloc, timeout=120)
         for query in queries(asked.clients, 24):  # the first answers load what the views need, in each process
-            urllib.request.urlopen(f"{url}answer?{query}", timeout=120).close()
+            fetch(first, query)
         before = megabytes(server.pid)
         spent_before = seconds(server.pid)
         said = began = time.perf_counter()
@@ -163,6 +204,7 @@ def main() -> None:
         spent, grown = time.perf_counter() - began, megabytes(server.pid)
         processor = seconds(server.pid) - spent_before
         server.send_signal(signal.SIGINT)  # as Ctrl-C, after which nothing is left running
+        failures += [failure for path in answers for failure in failed(path)]
     row = {
         "clients": asked.clients,
         "processes": asked.processes,

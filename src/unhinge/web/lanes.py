@@ -1,10 +1,13 @@
-"""Where answers are computed: in one thread of this process and, beside a server, in further processes.
+"""Where answers are computed: in this process and, beside a server, in further ones.
 
 Two threads of Python share one core, whatever the machine has: the answers are made of many small operations, each of
 which holds Python's lock. A second process has a lock of its own. One is there from the start; where there are more
 cores, others come when answers have to wait, for each takes some 300 MB. More lanes than cores would only slow each
 other down, and each thread that computes keeps memory of its own (the allocator's arenas), so nobody computes where a
 request came in.
+
+A lane speaks to its process over a pipe of its own. An executor's pool would pass each answer through two more threads,
+and each of them waits for the lock that the computing thread holds.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 __all__ = ["Lanes"]
 
@@ -39,32 +44,27 @@ class Lanes:
     """
 
     def __init__(self, cores: int | None = None) -> None:
-        self._here = ThreadPoolExecutor(2, thread_name_prefix="explorer")
         self._most = min((cores or os.cpu_count() or 1) - 1, MOST_HELPERS)
-        self._helpers: dict[int, ProcessPoolExecutor] = {}
-        self._coming: Future[None] | None = None  # the helper that starts just now
-        self._begun = False  # whether the lanes of this process are there
-        self._lock = threading.Lock()  # of the three above
-        self._asked: SimpleQueue[_Task | int] = SimpleQueue()  # a number: of the helper whose lane the finder becomes
+        self._helpers: dict[int, _Helper] = {}  # by the lane that asks them, from 1 on: lane 0 is of this process
+        self._coming: _Helper | None = None  # the one that starts just now
+        self._begun = False  # whether the first two lanes are there
+        self._lock = threading.Lock()  # of the four above
+        self._asked: SimpleQueue[_Task] = SimpleQueue()
 
     def run(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """The result of `work`, once a lane is free; in a helper if that is one of its, so that all must be picklable.
 
         A helper that has died (memory was short, somebody ended it) is replaced, and its work is done here.
         """
-        self._begin()
         if self._helpers and not self._asked.empty():
             self.start_helper()
-        task = _Task(partial(work, *args, **kwargs))
-        self._asked.put(task)
-        result: Result = task.done.result()
-        return result
+        return self._queued(partial(work, *args, **kwargs), here=False)
 
     def run_here(
         self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
         """The same in this process, for work that needs what only this process has."""
-        return self._here.submit(work, *args, **kwargs).result()
+        return self._queued(partial(work, *args, **kwargs), here=True)
 
     def start_helper(self) -> Future[None] | None:
         """Let one more process compute, as soon as it has started; the first takes one of the two lanes from here.
@@ -73,94 +73,135 @@ class Lanes:
             What is done when it has; None where there are as many as cores, or one is just starting.
         """
         with self._lock:
-            number = len(self._helpers)
-            if number >= self._most or self._coming is not None:
+            if len(self._helpers) >= self._most or self._coming is not None:
                 return None
-            self._helpers[number] = helper = _helper()
-            self._coming = started = helper.submit(_nothing)
-        started.add_done_callback(lambda done: self._ready(number, done))
+            self._coming = helper = _Helper()
+        started: Future[None] = Future()
+        threading.Thread(target=self._await, args=(helper, started), daemon=True).start()
         return started
 
-    def _ready(self, number: int, started: Future[None]) -> None:
-        if started.exception() is not None:
-            self._helpers.pop(number, None)
-        elif number == 0:
-            self._begin()
-            self._asked.put(number)
-        else:
-            self._open(number)
-        self._coming = None
+    def stop_helpers(self) -> None:
+        """End the other processes."""
+        with self._lock:
+            helpers = [*self._helpers.values(), *([self._coming] if self._coming else [])]
+            self._helpers, self._coming, self._most = {}, None, 0
+        for helper in helpers:
+            helper.stop()
+
+    def _queued(self, work: Callable[[], Result], here: bool) -> Result:
+        self._begin()
+        task = _Task(work, here, Future())
+        self._asked.put(task)
+        result: Result = task.done.result()
+        return result
+
+    def _await(self, helper: _Helper, started: Future[None]) -> None:
+        try:
+            helper.compute(_nothing)
+        except _Gone as error:  # while it started
+            with self._lock:
+                self._coming = None
+            started.set_exception(error)
+            return
+        self._begin()
+        with self._lock:
+            self._coming, lane = None, len(self._helpers) + 1
+            if self._most:  # nobody has stopped them all meanwhile
+                self._helpers[lane] = helper
+        if lane > 1:
+            self._open(lane)
+        started.set_result(None)
 
     def _begin(self) -> None:
         with self._lock:
             begun, self._begun = self._begun, True
         if not begun:
-            self._open(None)
-            self._open(None)
+            self._open(0)
+            self._open(1)
 
-    def _open(self, number: int | None) -> None:
-        """One more lane: of this helper, None for this process."""
-        threading.Thread(target=self._serve, args=(number,), name="explorer lane", daemon=True).start()
+    def _open(self, lane: int) -> None:
+        threading.Thread(target=self._serve, args=(lane,), name=f"explorer lane {lane}", daemon=True).start()
 
-    def _serve(self, number: int | None) -> None:
+    def _serve(self, lane: int) -> None:
         while True:
             asked = self._asked.get()
-            if isinstance(asked, int):
-                number = asked
-                continue
             try:
-                asked.done.set_result(self._computed(number, asked.work))
+                asked.done.set_result(asked.work() if asked.here else self._computed(lane, asked.work))
             except BaseException as error:
                 asked.done.set_exception(error)
             del asked  # or its result would stay until the next one
 
-    def _computed(self, number: int | None, work: Callable[[], object]) -> object:
-        helper = None if number is None else self._helpers.get(number)
-        if number is not None and helper is not None:
+    def _computed(self, lane: int, work: Callable[[], object]) -> object:
+        helper = self._helpers.get(lane)
+        if helper is not None:
             try:
-                return helper.submit(work).result()
-            except BrokenProcessPool:
-                self._helpers[number] = _helper()
-        return self._here.submit(work).result()
-
-    def stop_helpers(self) -> None:
-        """End the other processes."""
-        with self._lock:
-            helpers, self._helpers, self._most = self._helpers, {}, 0
-        for helper in helpers.values():
-            helper.shutdown(wait=False, cancel_futures=True)
+                return helper.compute(work)
+            except _Gone:
+                with self._lock:
+                    if lane in self._helpers:  # nobody has stopped them all
+                        self._helpers[lane] = _Helper()
+        return work()
 
 
-class _Task:
-    """Work, and where its result appears."""
+class _Task(NamedTuple):
+    """Work, whether only this process can do it, and where its result appears."""
 
-    def __init__(self, work: Callable[[], object]) -> None:
-        self.work = work
-        self.done: Future[Any] = Future()
-
-
-def _helper() -> ProcessPoolExecutor:
-    # A new interpreter, not a fork: a fork of a process with threads may find their locks taken for ever.
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare)
+    work: Callable[[], object]
+    here: bool
+    done: Future[Any]
 
 
-def _prepare() -> None:
-    """What the second process does first."""
+class _Gone(Exception):
+    """A helper has died."""
+
+
+class _Helper:
+    """Another process, which does one piece of work at a time for the one thread that asks it."""
+
+    def __init__(self) -> None:
+        # A new interpreter, not a fork: a fork of a process with threads may find their locks taken for ever.
+        context = get_context("spawn")
+        self._wire, theirs = context.Pipe()
+        self._process = context.Process(target=_help, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()  # so that the pipe ends with the process
+
+    def compute(self, work: Callable[[], object]) -> object:
+        """What `work` returns or raises there."""
+        try:
+            self._wire.send(work)
+            failed, result = self._wire.recv()
+        except (EOFError, OSError) as error:
+            raise _Gone from error
+        if failed:
+            raise result
+        return result
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.terminate()
+
+
+def _help(wire: Connection) -> None:
+    """What a helper does until the process that serves is gone, however it went: then the pipe has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that serves
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
     import torch
 
     import unhinge.web.answers  # noqa: F401  # so that the first answer does not wait for it
 
     torch.set_num_threads(1)
-
-
-def _leave_with_parent() -> None:
-    """End when the process that serves is gone, however it went."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(0)
+    while True:
+        try:
+            work = wire.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            reply = (False, work())
+        except Exception as error:
+            error.add_note(traceback.format_exc())  # a trace does not travel
+            reply = (True, error)
+        with suppress(OSError):
+            wire.send(reply)
 
 
 def _nothing() -> None:
