@@ -38,6 +38,10 @@ PROBLEMS = {
     "labels as names": (lambda: problem(target=["cat", "dog"]), ["torch.Tensor", "numpy", "list"]),
     "soft labels as ragged rows": (lambda: problem(target=[[0.5, 0.5], [1.0]]), ["one length"]),
     "labels as booleans": (lambda: problem(target=LABELS > 0), ["bool"]),
+    "labels as floats": (
+        lambda: LayerPeeled(LABELS.double()),
+        ["integers", "float64", "(6,)", ".long()", ".astype(int)"],
+    ),
     "integer matrix": (lambda: problem(target=LABELS.reshape(3, 2)), ["(n,)", "(3, 2)"]),
     "soft labels of another width": (lambda: problem(target=SOFT[:, :2]), ["(n, 3)", "(6, 2)"]),
     "soft labels that do not sum to one": (lambda: problem(target=SOFT * 1.01), ["sum to 1", "0.01"]),

@@ -221,7 +221,9 @@ def test_a_checkpoint_of_other_tensors_is_refused(tmp_path, few):
 
 def test_a_checkpoint_holds_nothing_that_executes(tmp_path, few):
     fit(replace(TINY, epochs=1), tmp_path, material=few)
-    for path in tmp_path.glob("*.safetensors"):
+    files = list(tmp_path.glob("*.safetensors"))
+    assert {path.name for path in files} >= {"best.safetensors", "last.safetensors"}
+    for path in files:
         content = path.read_bytes()
         size = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + size])  # a length, JSON, raw numbers: that is the whole format

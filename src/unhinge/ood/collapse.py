@@ -389,7 +389,7 @@ def _leading(scatter: Tensor, dim: int) -> Tensor:
 
 
 def _usual_principal(dim: int) -> int:
-    if dim >= 768:
+    if dim >= 768:  # as the authors of ViM (Wang et al. 2022) have it; they say nothing about smaller ones
         return 1000 if dim >= 2048 else 512
     return max(1, dim // 2)
 

@@ -70,6 +70,8 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _alive(process: int) -> bool:
+    if os.name != "posix":  # there signal 0 is Ctrl-C: no question, but an end
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:

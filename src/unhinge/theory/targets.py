@@ -168,6 +168,11 @@ def as_targets(target: Labels, num_classes: int | None = None) -> Targets:
     `num_classes=None` means one more than the largest label, or the number of columns.
     """
     tensor = as_label_tensor(target)
+    if tensor.is_floating_point() and tensor.ndim == 1:
+        raise ValueError(
+            f"labels of shape {tuple(tensor.shape)} must be integers, got {tensor.dtype}. Convert them: target.long(), "
+            "or target.astype(int) of an array. Soft labels have shape (n, C)."
+        )
     if tensor.is_floating_point():
         columns = tensor.shape[1] if tensor.ndim == 2 else 2  # of another shape it is refused, whatever the number
         return _soft(check_soft_labels(tensor, check_num_classes(columns if num_classes is None else num_classes)))

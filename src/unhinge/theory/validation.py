@@ -201,7 +201,7 @@ def check_alike(**tensors: Tensor | None) -> None:
             listing = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
             raise ValueError(
                 f"all tensors must share one {what}, but {listing}. "
-                f"Convert them with .to(...) so that the answer's {what} is yours to choose."
+                f"Convert them with .to(...), arrays with .astype(...), so that the answer's {what} is yours to choose."
             )
 
 

@@ -292,6 +292,26 @@ def test_below_the_critical_decay_the_limit_is_an_error_that_points_to_the_direc
 
 
 @pytest.mark.parametrize(
+    ("kind", "ratio", "options"),
+    [
+        ("flow", 1.0, {}),
+        ("flow", 0.3, {}),
+        ("descent", 1.0, {}),
+        ("descent", 0.3, {}),
+        ("descent", 1.0, {"momentum": 0.9}),
+    ],
+    ids=str,
+)
+def test_that_error_tells_how_fast_the_norm_grows(kind, ratio, options):
+    path = getattr(make_case([2, 2, 2], lr=(0.1 * ratio, 0.1)), kind)(**options)
+    with pytest.raises(ValueError, match="diverges") as refused:
+        path.limit()
+    told = float(str(refused.value).partition("exp(")[2].partition(" x time")[0])
+    seen = (path.log_norm(4000) - path.log_norm(2000)) / 2000
+    assert told == pytest.approx(seen.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
     ("schedule", "total"),
     [
         (cosine(0.3, total=40), 6.0),

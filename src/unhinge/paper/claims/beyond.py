@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unhinge.nn import functional as UF
 from unhinge.nn import simplex_etf
+from unhinge.paper.claims.problems import gaussian, whole
 from unhinge.paper.claims.registry import Check, Claim, Formula
 from unhinge.theory import EarlyCrossEntropy, EarlyPath, LayerPeeled
 
@@ -44,18 +45,10 @@ def own_statements() -> tuple[Claim, ...]:
     return tuple(_OWN)
 
 
-def _draw(generator: torch.Generator, low: int, high: int) -> int:
-    return int(torch.randint(low, high + 1, (), generator=generator))
-
-
 def _labels(generator: torch.Generator, classes: int) -> Tensor:
     counts = torch.randint(1, 7, (classes,), generator=generator)
     labels = torch.arange(classes).repeat_interleave(counts)
     return labels[torch.randperm(len(labels), generator=generator)]
-
-
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def _loss(logits: Tensor, labels: Tensor, offsets: Tensor, temperature: float, smoothing: float) -> Tensor:
@@ -79,8 +72,8 @@ def _linear_gradient(labels: Tensor, offsets: Tensor, temperature: float, smooth
     because="a few roundings of numbers below 1",
 )
 def _(generator: torch.Generator, formula: Formula) -> float:
-    classes = _draw(generator, 2, 9)
-    labels, offsets = _labels(generator, classes), _normal(generator, classes)
+    classes = whole(generator, 2, 9)
+    labels, offsets = _labels(generator, classes), gaussian(generator, classes)
     temperature = 0.5 + 3 * torch.rand((), generator=generator).item()
     smoothing = 0.4 * torch.rand((), generator=generator).item()
     zero = torch.zeros(len(labels), classes, dtype=torch.float64, requires_grad=True)
@@ -103,11 +96,11 @@ def _prior_path(labels: Tensor, prior: Tensor, features: Tensor, weight: Tensor,
     because="forty steps of rounding in the reference",
 )
 def _(generator: torch.Generator, formula: Formula) -> float:
-    classes, dim = _draw(generator, 2, 6), _draw(generator, 1, 8)
+    classes, dim = whole(generator, 2, 6), whole(generator, 1, 8)
     labels = _labels(generator, classes)
     prior = torch.rand(classes, generator=generator, dtype=torch.float64)
     prior = prior / prior.sum()
-    start = _normal(generator, len(labels) + classes, dim)
+    start = gaussian(generator, len(labels) + classes, dim)
     features, weight = start.split([len(labels), classes])
     h, w = features, weight
     for _ in range(STEPS[-1]):
@@ -134,12 +127,12 @@ def _bounds(path: EarlyPath, steps: tuple[int, ...]) -> Tensor:
     because="it is a bound: what exceeds it counts, by how much relative to the bound",
 )
 def _(generator: torch.Generator, formula: Formula) -> float:
-    classes, dim = _draw(generator, 2, 5), _draw(generator, 2, 8)
+    classes, dim = whole(generator, 2, 5), whole(generator, 2, 8)
     labels = _labels(generator, classes)
     scale = 10 ** (-2.5 + 2 * torch.rand((), generator=generator).item())
-    offsets = _normal(generator, classes) * _draw(generator, 0, 1)
-    smoothing = 0.2 * _draw(generator, 0, 1)
-    start = scale * _normal(generator, len(labels) + classes, dim)
+    offsets = gaussian(generator, classes) * whole(generator, 0, 1)
+    smoothing = 0.2 * whole(generator, 0, 1)
+    start = scale * gaussian(generator, len(labels) + classes, dim)
     features, weight = start.split([len(labels), classes])
     problem = EarlyCrossEntropy(labels, classes, label_smoothing=smoothing, logit_adjustment=offsets)
     path = problem.descent(features, weight, lr=0.1)
@@ -168,8 +161,8 @@ def _(generator: torch.Generator, formula: Formula) -> float:
     because="one linear solve of a well-conditioned matrix",
 )
 def _(generator: torch.Generator, formula: Formula) -> float:
-    classes = _draw(generator, 2, 7)
-    dim, radius = classes + _draw(generator, 0, 4), 0.5 + 10 * torch.rand((), generator=generator).item()
+    classes = whole(generator, 2, 7)
+    dim, radius = classes + whole(generator, 0, 4), 0.5 + 10 * torch.rand((), generator=generator).item()
     frame = simplex_etf(classes, dim, generator, dtype=torch.float64)
     true = torch.rand(classes, generator=generator, dtype=torch.float64)
     true = true / true.sum()

@@ -14,7 +14,7 @@ from torch import Tensor
 from unhinge.paper.claims.oracles import apart, dense_flow, drive_matrix, expand, generator_matrix, relative
 from unhinge.paper.claims.problems import Problem, between, choose, draw, gaussian, simplex, whole
 from unhinge.paper.claims.registry import Formula, SharperCheck, Undefined, claim
-from unhinge.paper.claims.unconstrained import EXPM, any_gamma, engine, engine_flow
+from unhinge.paper.claims.unconstrained import EXPM, any_gamma, engine_direction, engine_flow
 from unhinge.paper.notation import convergence_rate, eigenvalues, pi_coefficients, projections, z_pi
 from unhinge.theory import LayerPeeled
 
@@ -279,11 +279,6 @@ def printed_direction(problem: Problem, s: float) -> Tensor:
     end = z_pi(
         problem.features, problem.weight, problem.labels, problem.gamma, problem.feature_decay, problem.weight_decay, s
     )
-    return torch.cat([end.features, end.weight])
-
-
-def engine_direction(problem: Problem, s: float) -> Tensor:
-    end = engine(problem).flow(problem.features, problem.weight, lr=(s, 1.0)).direction()
     return torch.cat([end.features, end.weight])
 
 

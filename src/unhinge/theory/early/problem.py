@@ -318,8 +318,12 @@ class _FreeNorms:
             )
 
     def log_norm(self, moments: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.path.log_norm(moments).double().cpu()
+        return _log_norm(self.path, moments)
+
+
+def _log_norm(path: LinearPath | AnchoredPath, moments: Tensor) -> Tensor:
+    with torch.no_grad():
+        return path.log_norm(moments).double().cpu()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -362,8 +366,7 @@ class _AnchoredNorms:
             )
 
     def log_norm(self, moments: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.path.log_norm(moments).double().cpu()
+        return _log_norm(self.path, moments)
 
 
 class EarlyCrossEntropy(Linearized):

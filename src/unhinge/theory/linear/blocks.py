@@ -51,8 +51,8 @@ def survival(growth: float, neutral: float) -> float:
     """1 for a leading part that neither grows nor decays, 0 for one that decays; an error for one that grows."""
     if growth > neutral:
         raise ValueError(
-            f"Z diverges: its norm grows as exp({growth:.6g} x integrated rate), because the decays are too weak: "
-            "they must multiply to the square of critical_decay, or to more if they are decoupled and there is "
+            f"Z diverges: at a constant rate its norm grows as exp({growth:.6g} x time), because the decays are too "
+            "weak: they must multiply to the square of critical_decay, or to more if they are decoupled and there is "
             "momentum. Ask direction() for the limit of Z/|Z|, or raise the decays."
         )
     return 0.0 if growth < -neutral else 1.0
