@@ -536,7 +536,7 @@ def evaluate(
         title = f"{folder.name}: scores of known and unknown images"
         save(draw_scores(evaluation.known, evaluation.unknown, title), folder, "ood")
     if json:
-        typer.echo(as_json(plain(evaluation.numbers, names=True)))
+        typer.echo(as_json(plain(evaluation.numbers)))
         return
     _print_evaluation(evaluation)
 

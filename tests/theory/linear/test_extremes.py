@@ -167,3 +167,19 @@ def test_a_distance_whose_square_underflows_is_still_a_number(kind):
         path = problem.kernel_flow(features, weight, torch.eye(12, dtype=torch.float64), lr=1.0)
     near, far = path.distance(torch.tensor([500.0, 3000.0])).log()  # e^-96 and e^-577, whose square is below any float
     torch.testing.assert_close((far - near) / 2500, path.rate(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.5}], ids=str)
+@pytest.mark.parametrize("what", ["fixed prototypes", "biases"])
+def test_a_decay_that_makes_numbers_grow_is_followed_as_far_as_floats_go_and_then_refused(what, options):
+    """lr * decay = 4, so that each step multiplies by -3, or by more than one in size with momentum."""
+    case = make_case([2, 2, 2], feature_decay=40.0, weight_decay=40.0, bias=True)
+    if what == "biases":
+        path = case.problem().descent(case.features, case.weight, case.bias, lr=0.1, **options)
+        sizes = [path.at(k).bias.norm().item() for k in (100, 101)]
+    else:
+        path = case.problem().anchored_descent(case.features, case.weight, lr=0.1, **options)
+        sizes = [path.feature_norm(k).item() for k in (100, 101)]
+    assert sizes[1] > 1.5 * sizes[0] > 1e10
+    with pytest.raises(ValueError, match="too large for the decay"):
+        path.loss(3000)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.linear.products import ordered_products
-from unhinge.theory.linear.symbols import SATURATED, step_rates, until_rest
+from unhinge.theory.linear.symbols import in_range, step_rates, until_rest
 from unhinge.theory.numerics import LAST_STEP, TINY, log_abs1p
 from unhinge.theory.schedules import MOST_SPANS, Constant, Shape, flat_edges
 from unhinge.theory.types import Time
@@ -270,7 +270,7 @@ class MomentumSymbol:
         settles = max(0, math.ceil(min(self.shape.settles, LAST_STEP)) - 1)
         log, product = ordered_products(later, (time - 1).clamp(min=0), settles)
         start = step(step_rates(self.shape, 0, 1)[:, None] * eta, 1.0, True)[0, 0]
-        whole = torch.exp(log.clamp(max=SATURATED))[..., 0, None, None] * (product[..., 0, :, :] @ start)
+        whole = torch.exp(in_range(log))[..., 0, None, None] * (product[..., 0, :, :] @ start)
         started = time > 0
         keep = torch.where(started, whole[..., 0, 0], 1.0)
         push = torch.where(started, whole[..., 0, 2], 0.0)

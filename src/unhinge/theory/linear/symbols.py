@@ -26,16 +26,16 @@ from unhinge.theory.validation import check_steps, check_times
 __all__ = [
     "DescentSymbol",
     "FlowSymbol",
-    "SATURATED",
     "Symbol",
     "accumulate",
+    "in_range",
     "step_rates",
     "until_rest",
 ]
 
 
-# What diverges under too large a step saturates at exp(600): its square still fits, and nothing turns into inf - inf.
-SATURATED = 600.0
+# Of the logarithm of a factor: the largest float is exp(709), and what the factor multiplies has to fit as well.
+MOST = 600.0
 
 
 class Symbol(Protocol):
@@ -137,7 +137,7 @@ class DescentSymbol:
     def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         zero = torch.zeros_like(rate)
         log, sign = self.factors(time, zero, (rate * decay)[None])
-        log, sign = log[..., 0].clamp(max=SATURATED), sign[..., 0]
+        log, sign = in_range(log[..., 0]), sign[..., 0]
         sums = accumulate(self.shape, time, lambda eta: torch.stack([rate * eta, (rate * eta) ** 2], -1))
         total, squares = sums[..., 0], sums[..., 1]
         if decay.item() == 0:  # value and slope of the quotient below
@@ -157,6 +157,18 @@ class DescentSymbol:
 
     def growth(self, base: Tensor, lr: Tensor) -> Tensor:
         return log_abs1p(lr * base)
+
+
+def in_range(log: Tensor) -> Tensor:
+    """The logarithm of what is left of a number under a decay; an error where steps too large have made it grow."""
+    largest = log.detach().max().item() if log.numel() else -math.inf
+    if largest > MOST:
+        raise ValueError(
+            f"the steps are too large for the decay: what should shrink has grown by exp({largest:.3g}) at the last of "
+            "these steps. Without momentum lr * decay must be below 2. Lower lr or the decay, or ask about earlier "
+            "steps."
+        )
+    return log
 
 
 def step_rates(shape: Shape, start: int, stop: int) -> Tensor:
