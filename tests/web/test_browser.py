@@ -17,6 +17,7 @@ from unhinge import LayerPeeled
 
 LAPTOP, PHONE = {"width": 1366, "height": 768}, {"width": 390, "height": 844}
 PATIENCE = 900_000  # ms: how long a busy machine may take is no statement about the page
+RESTS = "!explorer.busy && !explorer.waiting && !explorer.picture"  # nothing is asked for any more
 PAPER = "?view=free&classes=100&per_class=10&dim=512"
 
 
@@ -41,14 +42,14 @@ def answers(page) -> int:
 
 def visit(page, url) -> None:
     page.goto(url)
-    page.wait_for_function("window.explorer && explorer.answers > 0 && !explorer.busy", timeout=PATIENCE)
+    page.wait_for_function(f"window.explorer && explorer.answers > 0 && {RESTS}", timeout=PATIENCE)
 
 
 def after(page, act) -> None:
     """Do something and wait until its answer is drawn."""
     before = answers(page)
     act()
-    page.wait_for_function(f"explorer.answers > {before} && !explorer.busy", timeout=PATIENCE)
+    page.wait_for_function(f"explorer.answers > {before} && {RESTS}", timeout=PATIENCE)
 
 
 def slider(page, key, view="free"):
@@ -126,21 +127,25 @@ def test_a_key_on_a_slider_asks_once_and_draws_every_panel(page, served):
     assert len(asked) == 4
 
 
-def test_dragging_asks_for_one_state_at_a_time_and_ends_at_the_last(page, served):
+def test_dragging_asks_for_one_state_at_a_time_and_ends_at_the_last_and_its_picture(page, served):
     visit(page, served)
-    asked = []
+    asked, pictures = [], []
     page.on("request", lambda request: asked.append(request.url) if "/answer" in request.url else None)
+    page.on("request", lambda request: pictures.append(request.url) if "/picture" in request.url else None)
     place = slider(page, "lr").bounding_box()
     page.mouse.move(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
     page.mouse.down()
     for step in range(40):
         page.mouse.move(place["x"] + place["width"] * (0.5 + step / 100), place["y"] + place["height"] / 2)
     page.mouse.up()
-    page.wait_for_function("!explorer.busy && !explorer.waiting", timeout=PATIENCE)
+    page.wait_for_function(RESTS, timeout=PATIENCE)
     lr = box(page, "lr").input_value()
     assert float(lr) > 0.1
     assert len(asked) < 40
     assert f"lr={lr}" in asked[-1]
+    assert f"lr={lr}" in pictures[-1]
+    assert len(pictures) <= len(asked)  # none while the slider moves
+    assert page.evaluate("explorer.moving['free-moving'].frames.length") > 10
 
 
 def test_the_back_button_goes_back_and_the_address_can_be_shared(page, served, browser):

@@ -44,14 +44,22 @@ def get(client, path, **options):
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.key)
 def test_an_answer_holds_all_panels_words_and_code(client, view):
     answer = get(client, f"/answer?view={view.key}").get_json()
-    assert set(answer["figures"]) == {slot.key for slot in view.slots} == set(answer["code"])
+    picture = get(client, f"/picture?view={view.key}").get_json()
+    assert set(picture["figures"]) == set(picture["code"]) == ({"moving"} if view.picture else set())
+    assert set(answer["figures"]) == set(answer["code"]) == {slot.key for slot in view.slots} - set(picture["figures"])
     assert "headline" in answer["told"]
     for figure in answer["figures"].values():
-        if "frames" in figure:
-            assert len(figure["frames"]) > 10
-        else:
-            assert figure["layout"]["xaxis"]["title"]["text"]
-            assert figure["layout"]["yaxis"]["title"]["text"]
+        assert figure["layout"]["xaxis"]["title"]["text"]
+        assert figure["layout"]["yaxis"]["title"]["text"]
+    for figure in picture["figures"].values():
+        assert len(figure["frames"]) > 10
+
+
+def test_a_picture_of_what_cannot_be_solved_is_refused_as_its_curves_are(client):
+    wrong = "view=sphere&optimizer=descent&schedule=cosine&length=1000000"
+    answer, picture = (get(client, f"/{what}?{wrong}").get_json() for what in ("answer", "picture"))
+    assert picture["failed"]
+    assert picture["told"] == answer["told"]
 
 
 @pytest.mark.parametrize(
@@ -298,12 +306,22 @@ def test_every_address_that_the_page_can_send_is_answered_or_refused_in_words(se
     record = json.loads(answer_text(search, "light"), parse_constant=pytest.fail)
     assert SORRY not in record["told"]
     assert record.get("failed") or record["figures"]
+    picture = json.loads(answer_text(search, "light", picture=True), parse_constant=pytest.fail)
+    assert SORRY not in picture.get("told", "")
+    assert bool(picture.get("failed")) <= bool(record.get("failed"))  # what has curves has a picture
 
 
 def test_a_page_with_a_token_is_closed_to_those_without():
     client = make_app(token="secret").server.test_client()
     local = {"Host": "127.0.0.1"}
-    for address in ("/", "/answer?view=free", "/assets/explorer.css", "/?token=wrong", "/answer?token="):
+    for address in (
+        "/",
+        "/answer?view=free",
+        "/picture?view=free",
+        "/assets/explorer.css",
+        "/?token=wrong",
+        "/answer?token=",
+    ):
         assert client.get(address, headers=local).status_code == 403
     assert client.post("/upload", data=b"", headers=local | {"X-Unhinge": "1"}).status_code == 403
     opened = client.get("/?token=secret&view=sphere&classes=7", headers=local)

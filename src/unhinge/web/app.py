@@ -14,7 +14,7 @@ from flask import Flask, Response, request
 from unhinge.results.json import as_json
 from unhinge.web import view_results
 from unhinge.web.address import State, from_address, unread
-from unhinge.web.answers import VIEWS, solve, text_of, view_of
+from unhinge.web.answers import VIEWS, picture_of, solve, text_of, view_of
 from unhinge.web.cache import SizedCache
 from unhinge.web.controls import Control, written
 from unhinge.web.exports import export_page
@@ -32,7 +32,8 @@ LONGEST_UPLOAD = 30.0  # seconds
 LOG = logging.getLogger(__name__)
 SORRY = "Something went wrong in the explorer itself; the details are in its terminal. Another value may work."
 
-ANSWERS: SizedCache[tuple[State, str], str] = SizedCache(LARGEST_KEPT, sys.getsizeof)  # two bytes a letter, with any γ
+# by state, look, and whether it is the picture; an answer takes two bytes a letter, with any γ in it
+ANSWERS: SizedCache[tuple[State, str, bool], str] = SizedCache(LARGEST_KEPT, sys.getsizeof)
 LANES = Lanes()
 
 
@@ -111,8 +112,9 @@ def _look(given: object) -> str:
     return given if given in THEMES else "light"
 
 
-def answer_text(search: str, look: str) -> str:
-    """All that the page shows for an address, as JSON: never an error, at worst a message."""
+def answer_text(search: str, look: str, picture: bool = False) -> str:
+    """Words and curves that the page shows for an address, or its moving picture, as JSON: never an error, at worst a
+    message."""
     state, messages = from_address(search, all_controls())
     known = {"view": state.view, "values": {key: written(value) for key, value in state.items}}
     notice = {"notice": " ".join(messages), "invalid": unread(search, all_controls())}
@@ -122,7 +124,8 @@ def answer_text(search: str, look: str) -> str:
     try:
         own = dict(state.items).get("start") == "own"  # a file that was sent lies in the memory of this process
         run = LANES.run_here if own else LANES.run
-        shown = ANSWERS.get((state, look), lambda: run(text_of, state, look))
+        made = picture_of if picture else text_of
+        shown = ANSWERS.get((state, look, picture), lambda: run(made, state, look))
     except ValueError as error:
         shown = as_json({"told": refusal(str(error)), "failed": True}, indent=None)
     except Exception as error:  # a page must go on; the terminal has the trace
@@ -138,9 +141,16 @@ def _requested() -> tuple[str, str]:
     return "?" + "&".join(part for part in parts if part and not part.startswith("look=")), look
 
 
+def _sent(text: str) -> Response:
+    return Response(text, mimetype="application/json", headers={"Cache-Control": "no-store"})
+
+
 def _routes(server: Flask, folder: Path) -> None:
     def answer() -> Response:
-        return Response(answer_text(*_requested()), mimetype="application/json", headers={"Cache-Control": "no-store"})
+        return _sent(answer_text(*_requested()))
+
+    def picture() -> Response:
+        return _sent(answer_text(*_requested(), picture=True))
 
     def export() -> Response:
         search, look = _requested()
@@ -188,6 +198,7 @@ def _routes(server: Flask, folder: Path) -> None:
         return Response(get_plotlyjs(), mimetype="text/javascript", headers={"Cache-Control": "max-age=86400"})
 
     server.add_url_rule("/answer", "unhinge_answer", answer)
+    server.add_url_rule("/picture", "unhinge_picture", picture)
     server.add_url_rule("/export", "unhinge_export", export)
     server.add_url_rule("/live", "unhinge_live", live)
     server.add_url_rule("/upload", "unhinge_upload", upload, methods=["POST"])

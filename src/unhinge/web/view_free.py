@@ -173,14 +173,25 @@ def _stepwise(state: State) -> bool:
     return stepped and state.word("schedule") != "constant"
 
 
-def answer(state: State) -> Answer:
-    """All curves, numbers and sentences of the view."""
+def _shown(state: State) -> tuple[Solved, float, float, int]:
+    """The path, its rate, when it is as near to its limit as asked for, and the steps shown."""
     _check_steps(state, state.maybe("horizon"))
     solved = solve_free(state)
+    rate = solved.path.rate(state.number("lr")).item()
+    reached = math.nan if _stepwise(state) else solved.path.time_to(state.number("reach")).item()
+    return solved, rate, reached, _length(state, reached, rate)
+
+
+def picture(state: State) -> Panel:
+    """Features and prototypes in time."""
+    solved, _, _, length = _shown(state)
+    return _moving_panel(state, solved, length)
+
+
+def curves(state: State) -> Answer:
+    """All curves, numbers and sentences of the view."""
+    solved, rate, reached, length = _shown(state)
     path, given = solved.path, solved.setting
-    rate = path.rate(state.number("lr")).item()
-    reached = math.nan if _stepwise(state) else path.time_to(state.number("reach")).item()
-    length = _length(state, reached, rate)
     script = solved.script.then(f"x = {times(length, path.discrete)}")
     x = script["x"]
     steps = "steps" if path.discrete else "time (steps of gradient flow)"
@@ -208,7 +219,6 @@ def answer(state: State) -> Answer:
         ),
         "distance": _distance_panel(state, measured, steps, rate),
         "spectrum": _spectrum_panel(state, solved),
-        "moving": _moving_panel(state, solved, length),
     }
     headline, tone, sentences, numbers = _words(
         state, solved, path.direction().weight, rate, late, _reached(reached, state, x, distance), distance
@@ -411,5 +421,6 @@ FREE = View(
     "loss = mean of (-z_y + γ Σ z_j over j ≠ y) + λ₁/2 |H|² + λ₂/2 |W|², z = W h;  rates η₁ = s η of H and η of W",
     CONTROLS,
     SLOTS,
-    answer,
+    curves,
+    picture,
 )

@@ -135,7 +135,7 @@ def _length(state: State, reached: float) -> int:
     return length_shown(state, 2 * reached if reached > 0 else math.inf, most=10**9, otherwise=2000)
 
 
-def answer(state: State) -> Answer:
+def curves(state: State) -> Answer:
     """All curves, numbers and sentences of the view."""
     solved = _solve(state)
     given = solved.setting
@@ -361,5 +361,5 @@ NOISE = View(
     "loss = mean of n^(-a) (-z_y + γ Σ z_j over j ≠ y) + λ₁/2 |H|² + λ₂/2 |W|², z = W h;  some labels are wrong",
     CONTROLS,
     SLOTS,
-    answer,
+    curves,
 )

@@ -175,8 +175,8 @@ def _length(state: State, reached: float) -> int:
     return length_shown(state, 1.25 * reached if reached > 0 else math.inf, most=LONGEST, otherwise=1000)
 
 
-def answer(state: State) -> Answer:
-    """All curves, numbers and sentences of the view."""
+def _shown(state: State) -> tuple[_TwoPaths, dict[str, float], dict[str, float], int]:
+    """The paths, the rate of each, when it is as near to its limit as asked for, and the steps shown."""
     changing = state.word("schedule") != "constant" or state.number("feature_decay") > 0
     changing = changing and state.word("optimizer") == "descent"
     if changing and max(state.maybe("horizon") or 0, state.count("length")) > LONGEST_BY_STEPS:
@@ -190,7 +190,18 @@ def answer(state: State) -> Answer:
     bursts = both.discrete and state.number("feature_decay") > 0  # then there is no exponent and no end to look for
     exponent = {name: math.nan if bursts else path.rate(lr).item() for name, path in pair}
     reached = {name: math.nan if bursts else path.time_to(state.number("reach")).item() for name, path in pair}
-    length = _length(state, max(reached.values()))
+    return both, exponent, reached, _length(state, max(reached.values()))
+
+
+def picture(state: State) -> Panel:
+    """Features and prototypes in time."""
+    both, _, _, length = _shown(state)
+    return _moving_panel(state, both, length)
+
+
+def curves(state: State) -> Answer:
+    """All curves, numbers and sentences of the view."""
+    both, exponent, reached, length = _shown(state)
     script = both.script.then(f"x = {times(length, both.discrete)}")
     steps = "steps" if both.discrete else "time (steps of gradient flow)"
     panels = {
@@ -217,7 +228,6 @@ def answer(state: State) -> Answer:
             script.then("curves = {'plain': (x, plain.loss(x)), 'rescaled': (x, rescaled.loss(x))}"), steps, "loss"
         ),
         "unequal": _unequal_panel(script),
-        "moving": _moving_panel(state, both, length),
     }
     headline, tone, sentences = _words(state, both, exponent, reached)
     gamma = 1 / (state.count("classes") - 1) if state.maybe("gamma") is None else state.number("gamma")
@@ -357,5 +367,6 @@ SPHERE = View(
     "loss = mean of (-z_y + γ Σ z_j over j ≠ y) + λ/2 |H|², z = W h/|h|;  W is fixed, H moves at the rate η",
     CONTROLS,
     SLOTS,
-    answer,
+    curves,
+    picture,
 )

@@ -227,7 +227,7 @@ def _simulation(state: State, solved: _Solved, length: int) -> Script:
     )
 
 
-def answer(state: State) -> Answer:
+def curves(state: State) -> Answer:
     """All curves, numbers and sentences of the view."""
     solved = _solve(state)
     length = length_shown(state, 2 * solved.horizon, most=100_000, otherwise=2000)
@@ -433,5 +433,5 @@ YOUNG = View(
     "loss = mean of n^(-a) (-log softmax(z/T + τ log π)_y) + λ₁/2 |H|² + λ₂/2 |W|², z = W h, from a small start",
     CONTROLS,
     SLOTS,
-    answer,
+    curves,
 )

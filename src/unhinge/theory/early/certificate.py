@@ -224,12 +224,12 @@ class Certificate:
 
     def _extend(self, until: float) -> None:
         while self.alive and not self.resting and self.ends < until:
-            if len(self.stretches) >= MOST_BLOCKS:
+            if len(self.stretches) >= MOST_BLOCKS or self.ends >= self.mover.farthest:
                 self.alive = False  # what is beyond is not proved, and is reported so
                 return
             nodes = [self.ends]
             room = min(self.batch, max(FIRST_BATCH, len(self.stretches) // self.mover.pieces))
-            while len(nodes) <= room and nodes[-1] < until:
+            while len(nodes) <= room and nodes[-1] < min(until, self.mover.farthest):
                 nodes.append(self.mover.next(nodes[-1]))
                 if math.isinf(nodes[-1]):
                     break

@@ -38,6 +38,7 @@ FIRST = (
 FAR = 300.0  # turns and fades are cut here: the bounds made of their exponentials are beyond all use, and stay finite
 UPWARDS = 1 + 1e-9  # far above the rounding of some thousand operations
 LEAST_SWING = 1e-6  # of a squared sine computed as 1 - x^2: its rounding stays below that of UPWARDS
+FARTHEST = 2.0**18  # a rate given as a function is asked for every step, several times: these take seconds
 PATIENCE = 400.0  # units of 1/omega after which a decaying path is crossed in blocks that lengthen with time
 
 
@@ -111,6 +112,10 @@ class Mover(Protocol):
     @property
     def decays_rest(self) -> bool:
         """Whether the part of the features outside the modes moves too."""
+
+    @property
+    def farthest(self) -> float:
+        """The time up to which the rates are followed."""
 
     @property
     def pieces(self) -> int: ...
@@ -202,6 +207,11 @@ class Linear:
         return max(schedule.shape.settles for schedule in self.schedules)
 
     @cached_property
+    def farthest(self) -> float:
+        """How far rates of which only the values are known are followed; infinite where they settle."""
+        return math.inf if math.isfinite(self.settles) else FARTHEST
+
+    @cached_property
     def rests(self) -> float:
         """After this time all rates are zero, a whole number of steps for descent; infinite if never."""
         if any(schedule.shape.floor != 0 for schedule in self.schedules) or math.isinf(self.settles):
@@ -291,6 +301,10 @@ class PlainMover:
     @property
     def scales(self) -> tuple[float, float]:
         return self.linear.scales
+
+    @property
+    def farthest(self) -> float:
+        return self.linear.farthest
 
     @property
     def discrete(self) -> bool:
@@ -399,6 +413,10 @@ class AnchoredMover:
     pull: float  # norm of the constant pull on the features
 
     @property
+    def farthest(self) -> float:
+        return self.linear.farthest
+
+    @property
     def scales(self) -> tuple[float, float]:
         rate_h, rate_w = self.linear.peaks
         if rate_h > 0 and rate_w > 0:
@@ -473,6 +491,10 @@ class MomentumMover:
 
     linear: Linear
     options: Momentum
+
+    @property
+    def farthest(self) -> float:
+        return self.linear.farthest
 
     @property
     def scales(self) -> tuple[float, float]:

@@ -74,7 +74,7 @@ class EarlyPath:
 
         Infinite if all rates fall to zero before, or if nothing moves; 0 if nothing is proved. Where growth is many
         thousands of times slower than a decay, the proof is given up after some seconds, and the horizon is how far it
-        had come.
+        had come. So it is after 262,144 steps at a rate that is given as a function.
         """
         if not tolerance > 0:
             raise ValueError(f"the tolerance must be positive, got {tolerance}: it is a relative error.")

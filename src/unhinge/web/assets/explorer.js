@@ -11,7 +11,7 @@
   Object.values(spec).forEach((mine) => ["feature_decay", "weight_decay"].forEach((key) => { if (mine[key]) mine[key].decay = true; }));
   const page = {
     view: null, look: "light", item: "", critical: {}, pinned: {}, present: {}, code: {}, moving: {}, drawn: {}, timing: {}, answers: 0,
-    busy: false, waiting: null, lastChange: 0,
+    busy: false, waiting: null, picture: null, lastChange: 0,
   };
   window.explorer = page;
   const byId = (id) => document.getElementById(id);
@@ -126,12 +126,17 @@
   }
 
   // ---- the server --------------------------------------------------------------------------------------------------
+  function load(what, search, signal) {
+    const address = what + (search || "?") + (search.length > 1 ? "&" : "") + "look=" + page.look;
+    return fetch(address, { signal: signal })
+      .then((response) => { if (!response.ok) throw new Error(String(response.status)); return response.json(); });
+  }
+
   function ask(wanted) {
+    if (page.picture) page.picture.abort(); // of values that are not those any more
     if (page.busy) { page.waiting = { search: wanted.search, fill: wanted.fill || (page.waiting || {}).fill }; return; }
     page.busy = true;
-    const address = "answer" + (wanted.search || "?") + (wanted.search.length > 1 ? "&" : "") + "look=" + page.look;
-    fetch(address)
-      .then((response) => { if (!response.ok) throw new Error(String(response.status)); return response.json(); })
+    load("answer", wanted.search)
       .then((answer) => answered(wanted, answer))
       .catch((error) => {
         console.warn("explorer:", error);
@@ -143,6 +148,20 @@
         page.waiting = null;
         if (next) ask(next);
       });
+  }
+
+  /* The moving picture comes after the curves, and not while a slider is still moving. */
+  function askPicture(view, search) {
+    const own = new AbortController();
+    page.picture = own;
+    load("picture", search, own.signal)
+      .then((answer) => {
+        if (view !== page.view || page.picture !== own || !answer.figures) return null;
+        Object.assign(page.code[view], answer.code);
+        return draw(view, answer);
+      })
+      .catch((error) => { if (error.name !== "AbortError") console.warn("explorer:", error); })
+      .finally(() => { if (page.picture === own) page.picture = null; });
   }
 
   async function answered(wanted, answer) {
@@ -174,12 +193,12 @@
       if (!answer.failed && !typo) {
         page.code[view] = answer.code;
         choose(view, answer.chosen);
-        await draw(view, answer, false);
+        await draw(view, answer);
       }
     }
     page.timing.drawn = performance.now();
     page.timing.search = wanted.search;
-    if (view === page.view && answer.figures && !typo) await draw(view, answer, true); // pictures after the curves
+    if (view === page.view && answer.figures && !typo && !page.waiting && moves(view)) askPicture(view, wanted.search);
     page.answers += 1;
   }
 
@@ -222,9 +241,10 @@
     });
   }
 
-  function draw(view, answer, moving) {
+  const moves = (view) => Boolean(document.querySelector(`[data-frames^="${view}-"]`));
+
+  function draw(view, answer) {
     return Promise.all(Object.entries(answer.figures).map(([key, figure]) => {
-      if (Boolean(figure.player) !== moving) return null;
       const name = view + "-" + key, place = byId("graph-" + name);
       byId("title-" + name).textContent = answer.titles[key];
       if (figure.player) stage(name, figure);
