@@ -17,6 +17,7 @@ from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.keeping import kept
 from unhinge.theory.learned import learned
 from unhinge.theory.linear.biases import Biases
+from unhinge.theory.linear.momentum import MomentumSymbol, stalled
 from unhinge.theory.linear.summary import streamed_away
 from unhinge.theory.linear.symbols import Symbol
 from unhinge.theory.numerics import CHUNK, EPS, NOISE, safe_divide, safe_norm, widened
@@ -290,6 +291,8 @@ class AnchoredPath:
         return self.symbol.memory(schedule.peak * self.decay, multiple)
 
     def _check_converges(self) -> None:
+        if isinstance(self.symbol, MomentumSymbol) and self.symbol.options.stalls:
+            raise stalled()
         floor = self.schedule.shape.floor
         if self.decay.item() > 0 and floor > 0 and self._fall(None).item() >= 0:
             rate = self.schedule.peak.item() * floor

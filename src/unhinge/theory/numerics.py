@@ -258,7 +258,10 @@ def _foreseen(
 def differentiable_time(measured: Callable[[Tensor], Tensor], time: float) -> Tensor:
     """`time` with its derivative in all that `measured` depends on: one Newton step, which leaves the value alone."""
     moment = torch.tensor(time, dtype=torch.float64, requires_grad=True)
+    now = measured(moment.detach())
+    if not now.requires_grad or now.item() == 0:  # nothing to differentiate; or it jumps to zero, at a time of its own
+        return moment.detach()
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(measured(moment).log(), moment)
-    now = measured(moment.detach()).log()
+    now = now.log()
     return moment.detach() - (now - now.detach()) / slope

@@ -450,3 +450,16 @@ def test_other_wrong_input_is_refused() -> None:
     path = case.problem().flow(case.features, case.weight)
     with pytest.raises(ValueError, match="tolerance"):
         path.horizon(0.0)
+
+
+@pytest.mark.parametrize("kind", ["descent", "flow", "anchored"])
+def test_a_rate_that_is_a_function_is_followed_for_so_many_steps(kind, monkeypatch):
+    """Rows of rates would grow with time until they do not fit into memory."""
+    monkeypatch.setattr("unhinge.theory.early.movers.FARTHEST", 500.0)
+    generator = torch.Generator().manual_seed(0)
+    features, weight = (0.01 * torch.randn(k, 5, generator=generator, dtype=torch.float64) for k in (12, 3))
+    problem = EarlyCrossEntropy(torch.arange(12) % 3)
+    path = getattr(problem, kind)(features, weight, lr=lambda time: 0.1 / (1 + time / 10))
+    assert 500 <= path.horizon() <= 640
+    assert path.error_bound(500) <= 0.1
+    assert path.error_bound(5000) == torch.inf

@@ -8,11 +8,12 @@ import mpmath as mp
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from oracles import DenseFlow, ThinFlow, assert_exact, joint_norm, singular_values
 from strategies import Case, cases, make_case, named_cases
-from unhinge import cosine, exponential, step, warmup
-from unhinge.theory import numerics
+from unhinge import LayerPeeled, cosine, exponential, step, warmup
+from unhinge.theory import numerics, symmetric_noise
 from unhinge.theory.numerics import first_time_below
 
 NAMED = named_cases()
@@ -603,3 +604,85 @@ def test_a_time_is_the_same_float_whether_its_bracket_is_foreseen_or_looked_for(
     assert first_time_below(measured, wanted, 1e15, discrete=False) == foreseen
     if 0 < foreseen < math.inf:
         assert with_few <= sum(asked) - with_few - 3 * 257 + 6
+
+
+@pytest.mark.parametrize("lr", [1.0, (1.0, 0.5), (1.0, 3.0)], ids=str)
+def test_a_step_with_too_few_eigenvectors_still_has_limits_and_rates(lr):
+    """lr * decay = 1 with Nesterov's momentum takes a mode to zero in two steps: its matrix cannot be diagonalized."""
+    case = make_case([2, 2], feature_decay=1.0, weight_decay=1.0, lr=lr)
+    path = case.descent(momentum=0.5, nesterov=True)
+    assert path.growth().item() == pytest.approx(((path.log_norm(2000) - path.log_norm(1000)) / 1000).item(), abs=1e-4)
+    path.learned()
+
+
+@pytest.mark.parametrize(
+    ("decays", "options"),
+    [
+        ((1.0, 0.9), {"lr": 0.05, "momentum": 0.9}),
+        ((1.0, 0.9), {"lr": 0.05, "momentum": 0.9, "nesterov": True}),
+        ((1.0, 0.9), {"lr": (0.05, 0.04), "momentum": 0.9}),
+        ((1.0, 1.0), {"lr": 1.0}),
+    ],
+    ids=str,
+)
+def test_what_vanishes_while_it_turns_has_the_limit_zero(decays, options):
+    path = make_case([2, 2], feature_decay=decays[0], weight_decay=decays[1]).descent(**options)
+    assert path.log_norm(3000) < -30
+    limit = path.limit()
+    assert not limit.features.any()
+    assert not limit.weight.any()
+    with pytest.raises(ValueError, match=r"turns.*lr \* decay"):
+        path.direction()
+
+
+@pytest.mark.parametrize("noisy", ["noise", "equal", "one example"])
+@pytest.mark.parametrize("weight_decay", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "solve",
+    [
+        lambda problem, h, w: problem.flow(h, w, lr=0.5),
+        lambda problem, h, w: problem.descent(h, w, lr=0.5, momentum=0.5),
+        lambda problem, h, w: problem.descent(h, w, lr=(0.5, 0.3)),
+    ],
+    ids=["flow", "momentum", "pair"],
+)
+def test_labels_that_say_nothing_move_nothing(noisy, weight_decay, solve):
+    generator = torch.Generator().manual_seed(0)
+    size = 1 if noisy == "one example" else 5
+    target = symmetric_noise(torch.arange(5), 5, 0.8) if noisy == "noise" else torch.full((size, 5), 0.2).double()
+    features, weight = (torch.randn(k, 3, generator=generator, dtype=torch.float64) for k in (size, 5))
+    path = solve(LayerPeeled(target, 5, weight_decay=weight_decay), features, weight)
+    assert_exact(path.limit().features, features, 8)
+    assert_exact(path.limit().weight, weight * (weight_decay == 0), 8, scale=1.0)
+    assert path.distance(10**6) <= 1e-15
+
+
+@pytest.mark.parametrize("kind", ["free", "pair", "anchored"])
+def test_dampening_of_one_has_steps_but_no_limit(kind):
+    case = make_case([2, 2, 2], bias=True)
+    problem, options = case.problem(), {"momentum": 0.5, "dampening": 1.0}
+    solve = problem.anchored_descent if kind == "anchored" else problem.descent
+    lr = (0.5, step(0.5, every=[4], factor=0.5)) if kind == "pair" else 0.5
+    path = solve(case.features, case.weight, case.bias, lr=lr, **options)
+    assert_exact(path.at(2000).features, path.at(3000).features, 64)
+    for question in (
+        path.limit,
+        path.direction,
+        path.rate,
+        path.growth,
+        lambda: path.time_to(0.1),
+        lambda: path.distance(5),
+    ):
+        with pytest.raises(ValueError, match=r"dampening = 1 no gradient.*at\(\)"):
+            question()
+
+
+@given(st.floats(0.01, 3.0), st.floats(0.01, 0.99))
+def test_the_time_to_a_distance_that_is_jumped_over_is_a_number(decay, share):
+    """In one dimension a feature on the other side of its pull goes through zero, and the distance from 2 to 0."""
+    target = torch.tensor([[0.4, 0.6]], dtype=torch.float64)
+    problem = LayerPeeled(target, 2, feature_decay=decay)
+    weight = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    time = problem.anchored(torch.tensor([[1.0]], dtype=torch.float64), weight, lr=0.7).time_to(2 * share)
+    # h' = 0.7 (v - decay h) with v = -0.2 * 2 crosses zero at this time
+    assert time.item() == pytest.approx(math.log1p(decay / 0.4) / (0.7 * decay), rel=1e-9)

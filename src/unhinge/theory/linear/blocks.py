@@ -53,6 +53,7 @@ def survival(growth: float, neutral: float) -> float:
         raise ValueError(
             f"Z diverges: at a constant rate its norm grows as exp({growth:.6g} x time), because the decays are too "
             "weak: they must multiply to the square of critical_decay, or to more if they are decoupled and there is "
-            "momentum. Ask direction() for the limit of Z/|Z|, or raise the decays."
+            "momentum; or because the step is too large for them. Ask direction() for the limit of Z/|Z|, raise the "
+            "decays, or lower lr."
         )
     return 0.0 if growth < -neutral else 1.0

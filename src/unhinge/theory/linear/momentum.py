@@ -21,7 +21,7 @@ from unhinge.theory.schedules import MOST_SPANS, Constant, Shape, flat_edges
 from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps
 
-__all__ = ["Momentum", "MomentumSymbol", "Roots"]
+__all__ = ["Momentum", "MomentumSymbol", "Roots", "stalled"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,19 @@ class Momentum:
     dampening: float = 0.0
     nesterov: bool = False
     decoupled: bool = False
+
+    @property
+    def stalls(self) -> bool:
+        """Whether no gradient enters after the first step: the state runs on for a while and stops."""
+        return self.factor > 0 and self.dampening == 1
+
+
+def stalled() -> ValueError:
+    """For limits and rates, which are those of dynamics that go on."""
+    return ValueError(
+        "with dampening = 1 no gradient enters after the first step, so the state stops where that step takes it, and "
+        "there is no limit or rate of training. Ask at() for a late step, or lower dampening."
+    )
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ class Ordered:
         if bool((angle[leading].abs() > 1e-9).any()):
             raise ValueError(
                 "Z/|Z| has no limit: the leading eigenvalue of the last steps is not a positive number, so the state "
-                "turns or changes sign for ever. The step is too large for the decay; take lr * decay < 1."
+                "turns or changes sign for ever. The step is too large for the decay: lr * decay must be below 1, and "
+                "with momentum m below about (1 - sqrt(m))^2 / (1 - dampening)."
             )
         # Two equal eigenvalues with one eigenvector make the solver divide by their rounded difference: entries of 1e8
         # where others are of order one are not a large part of the start, but growth in proportion to time.
@@ -113,7 +114,9 @@ class Ordered:
 
     def final(self) -> Tensor:
         # The exponent is the logarithm of an eigenvalue, known to some 1e-15 of the step: what is below 1e-13 is zero.
-        return survival(self.growth(None).item(), neutral=1e-13) * self.lead()
+        survives = survival(self.growth(None).item(), neutral=1e-13)
+        # What vanishes may turn or change its sign while it does.
+        return self.lead() if survives else torch.zeros(*self.motion.tail()[2].shape[:1], 2, 2, dtype=torch.float64)
 
     def _exponents(self, lr: Number | None) -> Tensor:
         if lr is not None or not self.motion.moving:
@@ -145,7 +148,14 @@ def _spectral_maps(matrix: Tensor, start: Tensor, discrete: bool) -> tuple[Tenso
     """
     with torch.no_grad():
         values, right = torch.linalg.eig(matrix)
-        left = torch.linalg.inv(right)
+        left, failed = torch.linalg.inv_ex(right)
+        if bool(failed.any()):
+            # A step that takes a mode to zero in two (lr * decay = 1 with Nesterov) has too few eigenvectors. Next to
+            # it is one that has them all; what leads there is the same to 1e-14, unless nothing leads.
+            size = matrix.abs().amax((-2, -1), keepdim=True)
+            apart = torch.diag(torch.arange(matrix.shape[-1], dtype=torch.float64))
+            values, right = torch.linalg.eig(matrix + 1e-14 * size * apart)
+            left = torch.linalg.inv(right)
         projectors = torch.einsum("gik,gkj->gkij", right, left)  # (G, d, d, d)
         gaps = values[:, :, None] - values[:, None, :]
         # Equal eigenvalues lead together, and only the sum of their projectors counts. Where two nearly coincide the

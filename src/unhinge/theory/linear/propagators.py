@@ -11,6 +11,7 @@ A propagator knows the start only by how much of it lies on each eigenvalue: `fa
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from unhinge.theory.linear.blocks import Blocks, Rates
 from unhinge.theory.linear.commuting import Commuting, commuting, eigen
-from unhinge.theory.linear.momentum import Momentum, MomentumSymbol
+from unhinge.theory.linear.momentum import Momentum, MomentumSymbol, stalled
 from unhinge.theory.linear.ordered import DescentSteps, FlowPanels, Ordered
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.symbols import DescentSymbol, FlowSymbol
@@ -82,7 +83,44 @@ def descent_propagator(
     if _together(schedules):
         solve = _momentum_in_closed_form if options.factor else _plain_in_closed_form
         closed = solve(spectrum, rates, schedules[1], options, factor)
-    return Ordered(DescentSteps(spectrum.sigma, rates, schedules, options)) if closed is None else closed
+    solved = Ordered(DescentSteps(spectrum.sigma, rates, schedules, options)) if closed is None else closed
+    return Stalled(solved) if options.stalls else solved
+
+
+@dataclass(frozen=True)
+class Stalled:
+    """SGD that takes in one gradient only: its steps are those of `inner`, but they lead to no limit of training."""
+
+    inner: Propagator
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.inner.requires_grad
+
+    @property
+    def ends(self) -> float | None:
+        return self.inner.ends
+
+    def times(self, time: Time) -> Tensor:
+        return self.inner.times(time)
+
+    def blocks(self, time: Tensor) -> Blocks:
+        return self.inner.blocks(time)
+
+    def lead(self) -> Tensor:
+        raise stalled()
+
+    def final(self) -> Tensor:
+        raise stalled()
+
+    def split(self, time: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+        raise stalled()
+
+    def growth(self, lr: Number | None) -> Tensor:
+        raise stalled()
+
+    def falls(self, lr: Number | None) -> Tensor:
+        raise stalled()
 
 
 def _plain_in_closed_form(

@@ -382,25 +382,30 @@ def soft_spectrum(factor: Tensor, gamma: Gamma, class_weight: Tensor | None) -> 
     weighted = weight[:, None] * factor.mT
     centered = weighted - weighted.mean(0)
     # E = (1 + gamma)(I - 11^T / C) - (1 + gamma) nu 11^T / C: exactly centred at gamma = 1/(C-1)
-    small = gamma.growth / (weight @ mass) * (centered - gamma.nu * weighted.mean(0).expand_as(weighted))
-    return _thin_spectrum(small, num_classes)
+    total = weight @ mass
+    small = gamma.growth / total * (centered - gamma.nu * weighted.mean(0).expand_as(weighted))
+    return _thin_spectrum(small, num_classes, gamma.growth / total * weighted)
 
 
 def soft_prior_spectrum(factor: Tensor, prior: Tensor, class_weight: Tensor) -> SoftSpectrum:
     r"""Modes for soft labels with triangular factor :math:`R` under a prior q: of
     :math:`(I - q\mathbf 1^\top)\,\mathrm{diag}(a)\,R^\top` over the total weight."""
     weighted = class_weight[:, None] * factor.mT
-    small = (weighted - prior[:, None] * weighted.sum(0)) / (class_weight @ (factor.mT @ factor.sum(1)))
-    return _thin_spectrum(small, factor.shape[1])
+    total = class_weight @ (factor.mT @ factor.sum(1))
+    small = (weighted - prior[:, None] * weighted.sum(0)) / total
+    return _thin_spectrum(small, factor.shape[1], weighted / total)
 
 
-def _thin_spectrum(small: Tensor, num_classes: int) -> SoftSpectrum:
+def _thin_spectrum(small: Tensor, num_classes: int, terms: Tensor) -> SoftSpectrum:
+    """Of `small`, a difference of these terms and of their means."""
     left, sigma, right = _ThinSVD.apply(small)  # type: ignore[no-untyped-call]
     group, level = _clusters(sigma.detach(), num_classes)
     members = torch.bincount(group).double()
     merged = torch.zeros(len(level), dtype=torch.float64).index_add(0, group, sigma) / members
-    # An SVD finds values to some eps of the largest: below that they are zero, whatever it says.
-    zero = merged.detach() <= 4 * num_classes * EPS * merged.detach().max()
+    # An SVD finds values to some eps of the largest, and the difference is rounded to some eps of its terms: below that
+    # they are zero, whatever it says. (Labels that say nothing leave nothing but rounding.)
+    largest = max(merged.detach().max().item(), terms.detach().norm().item())
+    zero = merged.detach() <= 4 * num_classes * EPS * largest
     merged = torch.where(zero, merged - merged.detach(), merged)
     return SoftSpectrum(torch.cat([merged, merged.new_zeros(1)]), group, left, right)
 
