@@ -1,14 +1,16 @@
 """The explorer under load: waiting times of many clients at once, and the memory of the server.
 
-    python benchmarks/explorer.py [--clients 20] [--requests 400] [--random 0.1] [--processes 2] [--minutes M] [--json]
+    python benchmarks/explorer.py [--clients 20] [--requests 400] [--random 0.1] [--rest 0.1] [--processes 2]
+                                  [--minutes M] [--json]
 
 Each client moves a slider again as soon as the last move is answered, as the page does, so that no two requests are the
 same; half of the requests ask for another view than the first. One in ten sets every control of its view to a random
-value of its slider; the others are ordinary. An error is an answer that is none, that the page cannot read, or, of an
-ordinary request, a refusal. Answers are written down and read only at the end: the clients share the cores with the
-server, and the less they do meanwhile, the more is measured of the server. The server is what `unhinge explore` starts:
-a process and a helper. Processor time and memory are those of both; `--processes 1` leaves the helper out. `--requests
-10000` shows whether the memory stays flat. How far it is, is said on stderr.
+value of its slider; the others are ordinary. After one move in ten the slider rests, and the page asks for the moving
+picture as well; its waiting times are counted apart. An error is an answer that is none, that the page cannot read, or,
+of an ordinary request, a refusal. Answers are written down and read only at the end: the clients share the cores with
+the server, and the less they do meanwhile, the more is measured of the server. The server is what `unhinge explore`
+starts: a process and a helper. Processor time and memory are those of both; `--processes 1` leaves the helper out.
+`--requests 10000` shows whether the memory stays flat. How far it is, is said on stderr.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from unhinge.web.app import SORRY, all_controls
+from unhinge.web.app import SORRY, VIEWS, all_controls
 from unhinge.web.controls import Control
 
+PICTURES = {view.key for view in VIEWS if view.picture is not None}
 EARLY = 1000  # answers after which the memory is looked at for the first time
 SERVE = """
 import signal
@@ -107,10 +110,10 @@ def any_value(control: Control, draw: random.Random) -> str:
     return f"{round(value)}" if control.kind == "count" else f"{value:.6g}"
 
 
-def fetch(connection: HTTPConnection, query: str) -> bytes:
+def fetch(connection: HTTPConnection, query: str, what: str = "answer") -> bytes:
     """What the server answers to a query; an error if that is not what was asked for."""
     try:
-        connection.request("GET", f"/answer?{query}")
+        connection.request("GET", f"/{what}?{query}")
         response = connection.getresponse()
         body = response.read()
     except BaseException:
@@ -146,6 +149,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--requests", type=int, default=400, help="of all clients together")
     parser.add_argument("--random", type=float, default=0.1, help="share of requests that set every control")
+    parser.add_argument("--rest", type=float, default=0.1, help="share of moves after which a picture is asked for")
     parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="that compute answers at first")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="at most, for all of them")
     parser.add_argument("--json", action="store_true")
@@ -168,6 +172,7 @@ def main() -> None:
         def work(client: int) -> list[float]:
             nonlocal said, early
             waits: list[float] = []
+            rests = random.Random(f"rests {client}")
             connection = HTTPConnection(urlsplit(url).netloc, timeout=120)  # one for all, as a browser has it
             answers.append(folder / f"{client}")
             with answers[-1].open("wb") as written:
@@ -180,15 +185,19 @@ def main() -> None:
                         if done >= EARLY and math.isnan(early):
                             early = megabytes(server.pid)
                         print(f"{done:,} answers, {megabytes(server.pid):.0f} MB", file=sys.stderr)
-                    try:
-                        body = fetch(connection, query)
-                    except (OSError, HTTPException) as error:
-                        failures.append(f"{query}: {error}")
-                        body = None
-                    waits.append(1000 * (time.perf_counter() - began))
-                    waited.setdefault(query.split("&")[0].removeprefix("view="), []).append(waits[-1])
-                    if body is not None:
-                        written.write(query.encode() + b"\n" + body.replace(b"\n", b" ") + b"\n")
+                    view = query.split("&")[0].removeprefix("view=")
+                    rest = rests.random() < asked.rest and view in PICTURES
+                    for what in ("answer", "picture") if rest else ("answer",):
+                        began = time.perf_counter()
+                        try:
+                            body = fetch(connection, query, what)
+                            written.write(query.encode() + b"\n" + body.replace(b"\n", b" ") + b"\n")
+                        except (OSError, HTTPException) as error:
+                            failures.append(f"{what} of {query}: {error}")
+                        wait = 1000 * (time.perf_counter() - began)
+                        waited.setdefault(view if what == "answer" else "pictures", []).append(wait)
+                        if what == "answer":
+                            waits.append(wait)
             connection.close()
             return waits
 

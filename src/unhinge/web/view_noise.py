@@ -20,7 +20,7 @@ from unhinge.web.words import duration, exponent_text, plain, share, threshold
 
 __all__ = ["NOISE"]
 
-ACCURACY_BUDGET = 4e6  # nanoseconds, for each of the two
+ACCURACY_BUDGET = 2e6  # nanoseconds, for each of the two
 NORMS_BUDGET = 2e6
 VERY_LATE = 1e15
 NAMES = ("plain", "with weights")

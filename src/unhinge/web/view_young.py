@@ -23,7 +23,7 @@ LARGEST = {"logits": 60_000, "numbers": 150_000}
 # it would double what the marks cost; both paths are descents by the same steps, so nothing is lost by longer ones.
 STEP = 0.1
 ACCURACY_BUDGET = 4e6  # nanoseconds
-BUDGET = 4e8  # multiplications of the simulation, a step counting for at least OVERHEAD
+BUDGET = 3e8  # multiplications of the simulation, a step counting for at least OVERHEAD
 OVERHEAD = 4e5
 MARKS = 30
 EXACT, AFTER, REAL = "exact", "linear loss alone", "real cross-entropy"
