@@ -317,9 +317,7 @@ PATHS: dict[str, Case] = {
     "anchored momentum": Case(BALANCED, linear("anchored_descent", scheduled, momentum=0.8), held=True, discrete=True),
     "soft labels": Case(soft(BALANCED), linear("flow"), refuses=GROWS),
     "soft labels, descent": Case(soft(UNEVEN), linear("descent"), discrete=True, refuses=GROWS),
-    "soft labels, anchored": Case(
-        soft(BALANCED), linear("anchored"), held=True, refuses={"collapse": "integer labels"}
-    ),
+    "soft labels, anchored": Case(soft(BALANCED), linear("anchored"), held=True),
     "streamed": Case(BALANCED, linear("flow", streamed=True), refuses=STREAMED, ignores=("features",)),
     "streamed, descent": Case(
         UNEVEN, linear("descent", streamed=True), discrete=True, refuses=STREAMED, ignores=("features",)

@@ -21,7 +21,7 @@ from unhinge.theory.linear.momentum import MomentumSymbol, stalled
 from unhinge.theory.linear.summary import streamed_away
 from unhinge.theory.linear.symbols import Symbol
 from unhinge.theory.numerics import CHUNK, EPS, NOISE, safe_divide, safe_norm, widened
-from unhinge.theory.path import concatenated, described, in_pieces, passages, share_of
+from unhinge.theory.path import collapse_of_states, concatenated, described, in_pieces, passages, share_of
 from unhinge.theory.schedules import Schedule, steady_rate
 from unhinge.theory.state import State
 from unhinge.theory.targets import HardTargets, Targets, combined
@@ -171,9 +171,10 @@ class AnchoredPath:
 
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
-        if not isinstance(self.targets, HardTargets | None):
-            raise ValueError("collapse along an anchored path is defined for integer labels only.")
         moments = self._times(time)
+        if not isinstance(self.targets, HardTargets | None):  # soft labels: the classes are those of the most probable
+            states = collapse_of_states(self, moments, self.labels, len(self.weight))
+            return concatenated(states, moments, like=self.like)
         roots = self.counts.double().sqrt()[:, None]
         stacked = torch.cat([self.rows, self.pull, self.weight]).double().cpu()
         basis = torch.linalg.qr(stacked.mT)[0] if stacked.shape[0] < stacked.shape[1] else None
