@@ -52,8 +52,9 @@ class LayerPeeled:
         weight_decay: :math:`\lambda_2`, of the term :math:`\frac{\lambda_2}2(\|W\|^2 + \|b\|^2)`.
         class_weight: `None`, positive weights :math:`(C,)` of the examples of each class, ``"sqrt"`` for
             :math:`n_c^{-1/2}`, which gives imbalanced classes the balanced dynamics, or ``"balanced"`` for
-            :math:`n_c^{-1}`, the same total weight for each class. The loss is the weighted mean (divided by the total
-            weight, as in ``nn.CrossEntropyLoss``), so a common factor is immaterial.
+            :math:`n_c^{-1}`, the same total weight for each class. The loss is the weighted mean: it is divided by the
+            total weight, so a common factor is immaterial. (So does ``nn.CrossEntropyLoss`` with integer labels; with
+            soft ones it divides by n.)
         prior: A vector q of shape :math:`(C,)` that sums to 1, or ``"counts"`` for the class frequencies: the loss is
             then :math:`-z_y + q^\top z` instead  [eq: prior-modes]. Uniform q is the default loss times
             :math:`\frac{C-1}C`. Excludes `gamma`.
