@@ -178,3 +178,10 @@ def test_mistakes_are_told(call, message):
 def test_a_frequency_that_is_zero_in_float32_divides_as_any_other():
     assert UF.balanced_decision(torch.tensor([[0.0, 1.0]]), [1e-50, 1.0]).tolist() == [1]
     assert UF.balanced_decision(torch.tensor([[0.1, 0.9]]), [1e-50, 1.0]).tolist() == [0]
+
+
+def test_a_logit_that_is_not_a_number_is_no_probability():
+    logits = torch.tensor([[math.nan, 0.0, 0.0], [-9.0, -9.0, -9.0]])
+    probabilities = UF.posterior(logits, 1.0)
+    assert probabilities[0].isnan().all()
+    assert torch.equal(probabilities[1], torch.full((3,), 1 / 3))

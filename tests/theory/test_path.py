@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from contextlib import suppress
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from strategies import make_case
-from unhinge import Spherical, cosine, warmup
+from unhinge import LayerPeeled, Spherical, cosine, warmup
 from unhinge.theory import Path
 
 CASE = make_case([3, 2, 2], bias=True, gamma=0.3, feature_decay=0.01)
@@ -80,3 +81,18 @@ def test_biases_end_where_their_own_schedule_ends():
     torch.testing.assert_close(frozen.limit().bias, bias)
     decaying = problem.anchored(features, weight, bias, lr=0.3)
     torch.testing.assert_close(decaying.limit().bias, decaying.at(1e4).bias)
+
+
+def test_a_class_that_is_right_for_a_decade_is_seen_on_a_path_that_settles_slowly():
+    """Fixed prototypes without decay: the distance falls as 1/t, so the path ends at a million times its own scale."""
+    generator = torch.Generator().manual_seed(52)
+    target = torch.tensor([0] * 7 + [1] * 3 + [2] * 2 + [3])
+    features, weight = (torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (13, 4))
+    bias = torch.randn(4, generator=generator, dtype=torch.float64)
+    path = LayerPeeled(target).anchored(features, weight, bias, lr=0.3)
+    times = torch.logspace(-2, 6, 2000, dtype=torch.float64)
+    right = path.correct(times)
+    for c, found in enumerate(path.learned().tolist()):
+        share = right[:, target == c].double().mean(1)
+        first = times[int((share >= 0.5).double().argmax())].item() if bool((share >= 0.5).any()) else math.inf
+        assert found <= first * (1 + 1e-9)

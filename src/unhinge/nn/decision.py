@@ -112,7 +112,8 @@ def posterior(logits: Tensor, radius: float, class_weight: Tensor | None = None)
         raw = (raw - shift) / weights
     positive = raw.clamp(min=0)
     total = positive.sum(-1, keepdim=True)
-    return torch.where(total > 0, positive / torch.where(total > 0, total, 1), 1 / classes)
+    # Not `total > 0`: a logit that is not a number must not become a probability.
+    return torch.where(total == 0, 1 / classes, positive / torch.where(total == 0, 1, total))
 
 
 def adjust_logits(logits: Tensor, prior: Tensor | Sequence[float], strength: float = 1.0) -> Tensor:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from unhinge.theory.path import Path
 __all__ = ["first_learned", "learned"]
 
 GRID = 256  # times looked at before a crossing is narrowed down
+EARLY_DECADES = 8  # below a hundredth of the end: a path that settles as 1/t has its end at a million times its scale
 AT_ONCE = 64  # of them: classes that are right by then are not asked about any more
 FINE_GRID = 17
 MOST_DOUBLINGS = 22  # of the rounding by which a crossing is late: to 1e-9 of the time
@@ -33,7 +35,7 @@ def learned(
     """The first time at which at least `fraction` of each class is right, (C,) float64; infinite if never.
 
     Looked for up to where the path has come within a millionth of its direction, and some time beyond. A class that is
-    right only for a short while, between two of the 512 times looked at (or after the first 256 steps), is not seen.
+    right only for a short while, between two of the 768 times looked at (or after the first 256 steps), is not seen.
 
     Arguments:
         ends: The time after which all rates are zero; None if some rate stays positive.
@@ -63,9 +65,9 @@ def first_learned(
 ) -> Tensor:
     """The first time at which at least `fraction` of each class is right, (C,) float64; infinite if never.
 
-    Classes are looked at on a grid of times that is even on a logarithmic scale beyond a hundredth of `until`, and even
-    below (beyond a millionth of one time unit, where `until` is :data:`LATEST`, of which nothing is known). Each
-    crossing is then narrowed down to rounding (to the step, if discrete). A class that is right only between two
+    Classes are looked at on a grid of times that is even on a logarithmic scale, and even on a linear one too below a
+    hundredth of `until` (a millionth of one time unit, where `until` is :data:`LATEST`, of which nothing is known).
+    Each crossing is then narrowed down to rounding (to the step, if discrete). A class that is right only between two
     neighbors of the grid is not seen.
 
     Arguments:
@@ -91,7 +93,9 @@ def first_learned(
 
     bend = until / 100 if until < LATEST else 1e-6
     even = torch.linspace(0, bend, GRID, dtype=torch.float64)
-    grid = torch.cat([even, torch.logspace(math.log10(bend), math.log10(until), GRID, dtype=torch.float64)])
+    decades = math.log10(bend) - EARLY_DECADES, math.log10(bend), math.log10(until)
+    early, late = (torch.logspace(a, b, GRID, dtype=torch.float64) for a, b in pairwise(decades))
+    grid = torch.cat([even, early, late])
     if discrete:  # every one of the first steps: momentum may make a class right for one step only
         grid = torch.cat([torch.arange(min(GRID, until) + 1, dtype=torch.float64), grid.round()])
     grid = grid.unique()

@@ -203,7 +203,8 @@ def _soft(target: Tensor) -> SoftTargets:
     labels = target.argmax(1)
     first, failed = torch.linalg.cholesky_ex(rows.mT @ rows)
     sizes = first.diagonal()
-    if bool(failed > 0) or bool(sizes.min() < 1e-5 * sizes.max()):  # squared, still 1e6 times rounding
+    # squared, 1e-5 is still 1e6 times rounding; of fewer rows than columns some may depend on each other as exactly
+    if len(rows) < rows.shape[1] or bool(failed > 0) or bool(sizes.min() < 1e-5 * sizes.max()):
         basis, factor = torch.linalg.qr(rows)
         return SoftTargets(basis, None, factor, labels)
     basis = torch.empty_like(rows)

@@ -503,3 +503,21 @@ def test_a_kernel_that_moves_all_examples_alike_separates_no_classes(size):
     path = problem.kernel_flow(features, weight, torch.full((size, size), 0.3, dtype=F64))
     assert path.growth().item() == 0
     assert torch.equal(path.at(5.0).features, features)
+
+
+@pytest.mark.parametrize(("classes", "per_class"), [(3, 2), (4, 3)])
+@pytest.mark.parametrize("lift", [0.0, 0.5])
+def test_modes_that_lead_together_under_feature_decay_do_so_in_spite_of_rounding(classes, per_class, lift):
+    """Balanced classes have C - 1 equal exponents; an eigensolver tells them apart by their last bits."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    features = torch.randn(len(labels), 5, generator=generator, dtype=torch.float64)
+    weight = torch.randn(classes, 5, generator=generator, dtype=torch.float64)
+    problem = LayerPeeled(labels, feature_decay=0.02, weight_decay=0.03)
+    kernel = torch.eye(len(labels), dtype=torch.float64) + lift  # which moves what is common to all features only
+    path, free = problem.kernel_flow(features, weight, kernel, lr=0.3), problem.flow(features, weight, lr=0.3)
+    assert path.rate().item() == pytest.approx(free.rate().item(), rel=1e-9)
+    assert path.distance(3000.0) < 1e-50
+    late, end = path.at(3000.0), path.direction()
+    norm = torch.hypot(late.features.norm(), late.weight.norm())
+    assert (late.weight / norm - end.weight).abs().max() < 1e-12

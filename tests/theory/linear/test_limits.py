@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oracles import DenseFlow, ThinFlow, assert_exact, joint_norm, singular_values
 from strategies import Case, cases, make_case, named_cases
-from unhinge import LayerPeeled, cosine, exponential, step, warmup
+from unhinge import LayerPeeled, constant, cosine, exponential, step, warmup
 from unhinge.theory import numerics, symmetric_noise
 from unhinge.theory.numerics import first_time_below
 
@@ -686,3 +686,15 @@ def test_the_time_to_a_distance_that_is_jumped_over_is_a_number(decay, share):
     time = problem.anchored(torch.tensor([[1.0]], dtype=torch.float64), weight, lr=0.7).time_to(2 * share)
     # h' = 0.7 (v - decay h) with v = -0.2 * 2 crosses zero at this time
     assert time.item() == pytest.approx(math.log1p(decay / 0.4) / (0.7 * decay), rel=1e-9)
+
+
+@pytest.mark.parametrize("first", ["features", "prototypes"])
+@pytest.mark.parametrize("kind", ["flow", "descent"])
+def test_the_limit_where_one_rate_ends_and_the_other_goes_on_is_where_the_path_goes(kind, first):
+    lr = (cosine(0.2, total=30), constant(0.2))
+    case = make_case([2, 2, 2], gamma=0.3, feature_decay=0.05, weight_decay=0.05)
+    path = getattr(case, kind)(lr=lr if first == "features" else lr[::-1])
+    limit, late = path.limit(), path.at(10**5)
+    scale = late.log_scale.exp()
+    assert_exact(limit.features, scale * late.features, 4096)
+    assert_exact(limit.weight, scale * late.weight, 4096)

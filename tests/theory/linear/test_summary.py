@@ -186,3 +186,21 @@ def test_processes_reduce_their_summaries_to_that_of_the_whole(soft, tmp_path):
         loss, distance = torch.load(tmp_path / f"answers{rank}.pt")
         assert loss.item() == pytest.approx(case.flow().loss(7.0).item(), rel=1e-12)
         assert distance.item() == pytest.approx(case.flow().distance(7.0).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_summaries_can_be_summed_but_not_those_of_other_widths(soft):
+    case = make_case([2, 2, 2])
+    target = torch.nn.functional.one_hot(case.target).double() if soft else case.target
+    part = summarize([(case.features, target)], 3)
+    assert sum([part, part]).size == 12
+    with pytest.raises(ValueError, match=r"of 1 and \d+ dimensions"):
+        summarize([(case.features[:, :1], target)], 3) + part
+
+
+def test_fewer_soft_labels_than_classes_are_factored_whatever_rounding_says():
+    generator = torch.Generator().manual_seed(0)
+    for sharpness in (1.0, 3.0):
+        for _ in range(400):
+            logits = sharpness * torch.randn(3, 4, generator=generator, dtype=torch.float64)
+            assert len(LayerPeeled(logits.softmax(1)).singular_values) == 3

@@ -18,6 +18,8 @@ STUDIES: dict[str, Study] = {
 def find_study(name: str) -> list[Study]:
     """The studies with that id, LaTeX label or alias (a table over two data sets is two studies); none if unknown."""
     bare = name.removeprefix("fig:").removeprefix("tab:")
+    if not bare:  # a study beyond the paper has no label
+        return []
     return [
         study
         for study in STUDIES.values()

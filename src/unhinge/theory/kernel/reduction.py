@@ -156,14 +156,24 @@ def reduce_damped(
     whole[:rank, rank:], whole[rank:, :rank] = root * touch, root * touch.mT
     whole[rank:, rank:] = -weight_decay * torch.eye(side).to(factor)
     theta, turn = symmetric_eigen(whole)
-    silent = theta.detach().abs() <= 4 * len(theta) * EPS * theta.detach().abs().max()
-    theta = torch.where(silent, theta - theta.detach(), theta)  # zero, but not without a slope
+    theta = theta + (_untied(theta.detach()) - theta.detach())  # the slope stays
     shrink = -ratio * feature_decay * (factor.mT @ rows.reshape(len(factor), -1))
     pulled = root * coupling.gather(rows).reshape(side, -1)
     start = turn.mT[:, rank:] @ (root * widened(weight).reshape(side, -1))
     modes = DampedModes(theta.cpu(), start.cpu(), (turn.mT @ torch.cat([shrink, pulled])).cpu())
     response, pull = axes(turn[:rank])
     return Reduction(modes, response, pull, (turn[rank:] / root).cpu(), features, classes)
+
+
+def _untied(theta: Tensor) -> Tensor:
+    """Eigenvalues in ascending order, equal where only rounding tells them apart, and zero where only rounding does
+    from zero: the solver knows them to some eps of the largest, and modes that lead together must have one exponent.
+    """
+    width = 4 * len(theta) * EPS * theta.abs().max()
+    theta = torch.where(theta.abs() <= width, 0.0, theta)
+    group = torch.cat([theta.new_zeros(1), (theta.diff() > width).cumsum(0)]).long()
+    sums = theta.new_zeros(int(group[-1]) + 1).index_add(0, group, theta)
+    return (sums / torch.bincount(group))[group]
 
 
 def _factor(kernel: Tensor, side: int) -> tuple[Tensor, Tensor, Callable[[Tensor], tuple[Axes, Axes]]]:

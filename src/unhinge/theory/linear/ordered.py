@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -52,9 +52,16 @@ class Motion(Protocol):
     def products(self, time: Tensor) -> tuple[Tensor, Tensor]:
         """From the start to each time: log-scales (*, G) and matrices (*, G, 2, 2)."""
 
-    def tail(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Per eigenvalue of the settled motion: exponents and angles (G, d), and what they make of the start (G, d, 2,
-        2)."""
+    def tail(self) -> Tail: ...
+
+
+class Tail(NamedTuple):
+    """The motion that is settled on, by its eigenvalues."""
+
+    exponent: Tensor  # (G, d)
+    angle: Tensor  # (G, d)
+    maps: Tensor  # (G, d, 2, 2), what each makes of the start, divided by exp(log)
+    log: Tensor  # ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ class Ordered:
     def lead(self) -> Tensor:
         if not self.motion.moving:
             return self.blocks(self.times(math.ceil(self.motion.settles))).relative()
-        exponent, angle, maps = self.motion.tail()
+        exponent, angle, maps, _ = self.motion.tail()
         top = exponent.max()
         leading = exponent >= top - _tie_width(top)
         # Eigenvalues come from a general solver, to about 1e-15 of the largest: an angle below 1e-9 is rounding, even
@@ -115,8 +122,9 @@ class Ordered:
     def final(self) -> Tensor:
         # The exponent is the logarithm of an eigenvalue, known to some 1e-15 of the step: what is below 1e-13 is zero.
         survives = survival(self.growth(None).item(), neutral=1e-13)
+        tail = self.motion.tail()
         # What vanishes may turn or change its sign while it does.
-        return self.lead() if survives else torch.zeros(*self.motion.tail()[2].shape[:1], 2, 2, dtype=torch.float64)
+        return torch.exp(tail.log) * self.lead() if survives else torch.zeros_like(tail.maps[:, 0])
 
     def _exponents(self, lr: Number | None) -> Tensor:
         if lr is not None or not self.motion.moving:
@@ -124,7 +132,7 @@ class Ordered:
                 "exponents at another rate are known for proportional rates only: here features and prototypes follow "
                 "schedules of different shape. Ask growth() and rate() of a path whose schedules settle."
             )
-        return self.motion.tail()[0]
+        return self.motion.tail().exponent
 
 
 def _tie_width(top: Tensor) -> float:
@@ -139,8 +147,8 @@ def _linear_growth() -> ValueError:
     )
 
 
-def _spectral_maps(matrix: Tensor, start: Tensor, discrete: bool) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Eigenvalues of the settled step and what each makes of the state at `start` (G, d, 2), seen in (x, y).
+def _tail(matrix: Tensor, log: Tensor, start: Tensor, discrete: bool) -> Tail:
+    r"""Eigenvalues of the settled step and what each makes of the state exp(log) `start` (G, d, 2), seen in (x, y).
 
     The eigensolver is not differentiated: its vectors turn freely. What depends on the step are eigenvalues and
     projectors, whose first derivatives are :math:`\dot\lambda_k = \operatorname{tr} P_k \dot M` and
@@ -167,13 +175,15 @@ def _spectral_maps(matrix: Tensor, start: Tensor, discrete: bool) -> tuple[Tenso
         change = (matrix - matrix.detach()).to(values)[:, None]  # zero, with a gradient
         values = values + (projectors @ change).diagonal(dim1=-2, dim2=-1).sum(-1)
         projectors = projectors + projectors @ change @ resolvents + resolvents @ change @ projectors
+    scale = log.max()
+    start = start * torch.exp(log - scale)[:, None, None]
     maps = (projectors @ start.to(values)[:, None])[..., :2, :].real  # (G, d, 2, 2)
     if discrete:
         exponent, angle = values.abs().clamp(min=TINY).log(), values.detach().angle()
     else:
         exponent, angle = values.real, values.detach().imag
     seen = maps.detach().abs().amax((-2, -1)) > 0
-    return torch.where(seen, exponent, -torch.inf), angle, maps
+    return Tail(torch.where(seen, exponent, -torch.inf), angle, maps, scale)
 
 
 def flow_matrix(
@@ -268,13 +278,11 @@ class FlowPanels:
         groups = len(self.sigma)
         return log.reshape(*time.shape, groups), matrix.reshape(*time.shape, groups, 2, 2)
 
-    def tail(self) -> tuple[Tensor, Tensor, Tensor]:
+    def tail(self) -> Tail:
         if self.settles == math.inf:
             raise _unsettled()
         end = torch.tensor(self.settles, dtype=torch.float64)
-        log, start = self.products(end)
-        start = start * torch.exp(log - log.max())[:, None, None]
-        return _spectral_maps(self._generator(end), start, discrete=False)
+        return _tail(self._generator(end), *self.products(end), discrete=False)
 
     def _generator(self, time: Tensor) -> Tensor:
         """A at each time, (*, G, 2, 2)."""
@@ -381,12 +389,11 @@ class DescentSteps:
         log, matrix = self._state(time)
         return normalized(log, matrix[..., :2, :])
 
-    def tail(self) -> tuple[Tensor, Tensor, Tensor]:
+    def tail(self) -> Tail:
         if self.settles == math.inf:
             raise _unsettled()
-        log, start = self._state(torch.tensor(max(self._settled, 1)))
-        start = start * torch.exp(log - log.max())[:, None, None]
-        return _spectral_maps(self._later(self._settled, self._settled + 1)[0], start, discrete=True)
+        later = self._later(self._settled, self._settled + 1)[0]
+        return _tail(later, *self._state(torch.tensor(max(self._settled, 1))), discrete=True)
 
     def step(self, rate: Tensor, fresh: float, carried: float) -> Tensor:
         """Matrices of one step at rates (m, 2): buffer = carried * buffer + fresh * gradient, (m, G, d, d)."""

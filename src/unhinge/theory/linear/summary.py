@@ -79,6 +79,10 @@ class HardSummary:
     def means(self) -> Tensor:
         return self.sums / self.counts.clamp(min=1).to(self.sums)[:, None]
 
+    def __radd__(self, other: int) -> HardSummary:
+        """For ``sum``, which begins with 0."""
+        return self if other == 0 else NotImplemented
+
     def __add__(self, other: HardSummary) -> HardSummary:
         _check_mergeable(self, other)
         counts = self.counts + other.counts
@@ -152,6 +156,10 @@ class SoftSummary:
         """The root of the scatter: the norm of what the modes do not see."""
         return self.unit * safe_sqrt(self.scatter)
 
+    def __radd__(self, other: int) -> SoftSummary:
+        """For ``sum``, which begins with 0."""
+        return self if other == 0 else NotImplemented
+
     def __add__(self, other: SoftSummary) -> SoftSummary:
         _check_mergeable(self, other)
         basis, factor = torch.linalg.qr(torch.cat([self.factor, other.factor]))
@@ -182,6 +190,12 @@ def _check_mergeable(a: Summary, b: Summary) -> None:
         raise ValueError(
             f"cannot merge summaries of {a.num_classes} and {b.num_classes} classes; "
             "pass the same num_classes to both passes."
+        )
+    widths = [(part.sums if isinstance(part, HardSummary) else part.rows).shape[1] for part in (a, b)]
+    if widths[0] != widths[1]:
+        raise ValueError(
+            f"cannot merge summaries of features of {widths[0]} and {widths[1]} dimensions; "
+            "they must come from one network."
         )
 
 
