@@ -234,8 +234,9 @@ def test_printed_numbers_lead_to_studies_and_to_nothing_for_what_has_no_numbers(
     assert [one.id for one in choose(["table 2"])[1]] == ["long-tailed-cifar10", "long-tailed-cifar100"]
     with pytest.raises(KeyError, match="nothing in it to compute"):
         choose(["Table 1"])
-    with pytest.raises(KeyError, match="nothing called"):
-        choose(["Figure 20"])
+    for name in ("Figure 20", "", "fig:"):
+        with pytest.raises(KeyError, match="nothing called"):
+            choose([name])
 
 
 def test_everything_with_a_label_of_the_paper_has_a_printed_number_and_the_other_way_round():

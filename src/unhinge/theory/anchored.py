@@ -153,7 +153,7 @@ class AnchoredPath:
 
     def feature_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|H\|`."""
-        return (self.unit * torch.hypot(*self._position(self._times(time)))).to(self.like)
+        return (self.unit * self._size(self._times(time))).to(self.like)
 
     def weight_norm(self, time: Time) -> Tensor:
         r"""Frobenius norm :math:`\|W\|`, a constant."""
@@ -162,7 +162,7 @@ class AnchoredPath:
 
     def log_norm(self, time: Time) -> Tensor:
         r""":math:`\log\|H\|`."""
-        return (torch.hypot(*self._position(self._times(time))).log() + math.log(self.unit)).to(self.like)
+        return (self._size(self._times(time)).log() + math.log(self.unit)).to(self.like)
 
     def distance(self, time: Time) -> Tensor:
         r""":math:`\| H/\|H\| - \text{direction} \|`."""
@@ -251,8 +251,12 @@ class AnchoredPath:
         size = torch.where(size > noise, size, 0.0)  # prototypes that cancel but for rounding exert no pull
         unit = pull / torch.where(size > 0, size, 1.0)
         along = torch.where(size > 0, (rows * unit).sum(), 0.0)
-        across = torch.hypot(safe_norm(rows - along * unit, 2).cpu(), self.spread.cpu())
+        across = safe_norm(torch.stack([safe_norm(rows - along * unit, 2).cpu(), self.spread.cpu()]), 1)
         return size.cpu(), along.cpu(), across
+
+    def _size(self, moments: Tensor) -> Tensor:
+        """The norm of H; not by hypot, whose slope at zero is not a number."""
+        return safe_norm(torch.stack(self._position(moments), -1), 1)
 
     def _position(self, moments: Tensor) -> tuple[Tensor, Tensor]:
         """Components of H along V and across."""

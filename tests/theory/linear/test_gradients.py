@@ -289,3 +289,17 @@ def test_no_derivative_is_ever_nan(name):
             slopes = torch.autograd.grad(answer, list(given.values()), allow_unused=True, retain_graph=True)
             for slope in slopes:
                 assert slope is None or bool(torch.isfinite(slope).all())
+
+
+def test_norms_of_features_that_start_at_zero_have_slopes_in_the_prototypes():
+    case = make_case([2, 2, 2])
+    weight = case.weight.clone().requires_grad_()
+
+    def norm(given: torch.Tensor) -> torch.Tensor:
+        return case.problem().anchored(torch.zeros_like(case.features), given, lr=0.1).feature_norm([0.0, 5.0])
+
+    (slope,) = torch.autograd.grad(norm(weight).sum(), weight)
+    shift = torch.zeros_like(case.weight)
+    shift[0, 0] = 1e-6
+    expected = (norm(case.weight + shift) - norm(case.weight - shift)).sum() / 2e-6
+    assert slope[0, 0].item() == pytest.approx(expected.item(), rel=1e-6)
