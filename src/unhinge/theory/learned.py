@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ def learned(
     """The first time at which at least `fraction` of each class is right, (C,) float64; infinite if never.
 
     Looked for up to where the path has come within a millionth of its direction, and some time beyond. A class that is
-    right only for a short while, between two of the 768 times looked at (or after the first 256 steps), is not seen.
+    right only for a short while, between two of the 640 times looked at (or after the first 256 steps), is not seen.
 
     Arguments:
         ends: The time after which all rates are zero; None if some rate stays positive.
@@ -93,8 +92,9 @@ def first_learned(
 
     bend = until / 100 if until < LATEST else 1e-6
     even = torch.linspace(0, bend, GRID, dtype=torch.float64)
-    decades = math.log10(bend) - EARLY_DECADES, math.log10(bend), math.log10(until)
-    early, late = (torch.logspace(a, b, GRID, dtype=torch.float64) for a, b in pairwise(decades))
+    middle = math.log10(bend)
+    early = torch.logspace(middle - EARLY_DECADES, middle, 16 * EARLY_DECADES, dtype=torch.float64)
+    late = torch.logspace(middle, math.log10(until), GRID, dtype=torch.float64)
     grid = torch.cat([even, early, late])
     if discrete:  # every one of the first steps: momentum may make a class right for one step only
         grid = torch.cat([torch.arange(min(GRID, until) + 1, dtype=torch.float64), grid.round()])
