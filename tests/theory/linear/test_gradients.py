@@ -303,3 +303,19 @@ def test_norms_of_features_that_start_at_zero_have_slopes_in_the_prototypes():
     shift[0, 0] = 1e-6
     expected = (norm(case.weight + shift) - norm(case.weight - shift)).sum() / 2e-6
     assert slope[0, 0].item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("counts", [[2, 2, 2], [3, 2, 1]], ids=str)
+@pytest.mark.parametrize("kind", ["flow", "descent"])
+@pytest.mark.parametrize("question", ["loss", "feature_norm", "weight_norm", "log_norm"])
+def test_features_of_zero_have_slopes(question, kind, counts):
+    case = make_case(counts, feature_decay=0.1)
+
+    def asked(features: torch.Tensor) -> torch.Tensor:
+        return getattr(getattr(case.change(features=features), kind)(), question)(5)
+
+    features = torch.zeros_like(case.features).requires_grad_()
+    (slope,) = torch.autograd.grad(asked(features), features)
+    shift = torch.zeros_like(case.features)
+    shift[0, 0] = 1e-6
+    assert slope[0, 0].item() == pytest.approx(((asked(shift) - asked(-shift)) / 2e-6).item(), rel=1e-6)

@@ -115,13 +115,24 @@ class Start:
 
         # One side may be far smaller than the other, as features next to large prototypes: squares on its own scale.
         size = x.detach().abs().max() if x.numel() else torch.ones((), dtype=torch.float64)
-        x = x / torch.where(size > 0, size, 1.0)
+        size = torch.where(size > 0, size, 1.0)
+        x = x / size
         xx, xy = total(torch.linalg.vecdot(x, x)), total(torch.linalg.vecdot(x, y))
-        slope = torch.where(xx > 0, xy / torch.where(xx > 0, xx, 1.0), 0.0)
-        apart = y - slope[self.group, None] * x
-        long, tall = safe_sqrt(xx), safe_sqrt(total(torch.linalg.vecdot(apart, apart)))
+
+        def plane(first: Tensor, second: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            """The length of the first along itself, and the second along and across it."""
+            slope = torch.where(square > 0, xy / torch.where(square > 0, square, 1.0), 0.0)
+            apart = second - slope[self.group, None] * first
+            return safe_sqrt(square), slope * safe_sqrt(square), safe_sqrt(total(torch.linalg.vecdot(apart, apart)))
+
         zero = torch.zeros((), dtype=torch.float64)
-        factor = torch.stack([size * long, torch.zeros_like(long), slope * long, tall], -1)
+        long, along, across = plane(x, y, xx)
+        factor = torch.stack([size * long, torch.zeros_like(long), along, across], -1)
+        if not bool((xx > 0).all()):
+            # Features of zero have no direction to measure by, but a slope along the prototypes: measure by those.
+            tall, leaning, beside = plane(y, x, total(torch.linalg.vecdot(y, y)))
+            turned = torch.stack([size * leaning, size * beside, tall, torch.zeros_like(tall)], -1)
+            factor = torch.where((xx > 0)[:, None], factor, turned)
         aside = zero if self.aside is None else safe_norm(self.aside.cpu(), 2)
         rest = torch.stack([self.spread.cpu(), zero, zero, aside])
         return torch.cat([factor, rest[None]]).unflatten(-1, (2, 2))
