@@ -92,23 +92,7 @@ class Ordered:
     def lead(self) -> Tensor:
         if not self.motion.moving:
             return self.blocks(self.times(math.ceil(self.motion.settles))).relative()
-        exponent, angle, maps, _ = self.motion.tail()
-        top = exponent.max()
-        leading = exponent >= top - _tie_width(top)
-        # Eigenvalues come from a general solver, to about 1e-15 of the largest: an angle below 1e-9 is rounding, even
-        # of a pair that nearly coincides and so has only half the digits.
-        if bool((angle[leading].abs() > 1e-9).any()):
-            raise ValueError(
-                "Z/|Z| has no limit: the leading eigenvalue of the last steps is not a positive number, so the state "
-                "turns or changes sign for ever. The step is too large for the decay: lr * decay must be below 1, and "
-                "with momentum m below about (1 - sqrt(m))^2 / (1 - dampening)."
-            )
-        # Two equal eigenvalues with one eigenvector make the solver divide by their rounded difference: entries of 1e8
-        # where others are of order one are not a large part of the start, but growth in proportion to time.
-        size = torch.where(leading[..., None, None], maps, 0.0).abs().amax()
-        if not bool(torch.isfinite(size)) or size.item() > 1e7 * max(1.0, maps[leading].abs().median().item()):
-            raise _linear_growth()
-        return (maps * leading[..., None, None]).sum(1)
+        return _leading(self.motion.tail())
 
     def growth(self, lr: Number | None) -> Tensor:
         return self._exponents(lr).max()
@@ -121,10 +105,10 @@ class Ordered:
 
     def final(self) -> Tensor:
         # The exponent is the logarithm of an eigenvalue, known to some 1e-15 of the step: what is below 1e-13 is zero.
-        survives = survival(self.growth(None).item(), neutral=1e-13)
         tail = self.motion.tail()
+        survives = survival(tail.exponent.max().item(), neutral=1e-13)
         # What vanishes may turn or change its sign while it does.
-        return torch.exp(tail.log) * self.lead() if survives else torch.zeros_like(tail.maps[:, 0])
+        return torch.exp(tail.log) * _leading(tail) if survives else torch.zeros_like(tail.maps[:, 0])
 
     def _exponents(self, lr: Number | None) -> Tensor:
         if lr is not None or not self.motion.moving:
@@ -133,6 +117,27 @@ class Ordered:
                 "schedules of different shape. Ask growth() and rate() of a path whose schedules settle."
             )
         return self.motion.tail().exponent
+
+
+def _leading(tail: Tail) -> Tensor:
+    """What the leading eigenvalues make of the start, (G, 2, 2); an error where they turn, or grow as time does."""
+    exponent, angle, maps, _ = tail
+    top = exponent.max()
+    leading = exponent >= top - _tie_width(top)
+    # Eigenvalues come from a general solver, to about 1e-15 of the largest: an angle below 1e-9 is rounding, even
+    # of a pair that nearly coincides and so has only half the digits.
+    if bool((angle[leading].abs() > 1e-9).any()):
+        raise ValueError(
+            "Z/|Z| has no limit: the leading eigenvalue of the last steps is not a positive number, so the state "
+            "turns or changes sign for ever. The step is too large for the decay: lr * decay must be below 1, and "
+            "with momentum m below about (1 - sqrt(m))^2 / (1 - dampening)."
+        )
+    # Two equal eigenvalues with one eigenvector make the solver divide by their rounded difference: entries of 1e8
+    # where others are of order one are not a large part of the start, but growth in proportion to time.
+    size = torch.where(leading[..., None, None], maps, 0.0).abs().amax()
+    if not bool(torch.isfinite(size)) or size.item() > 1e7 * max(1.0, maps[leading].abs().median().item()):
+        raise _linear_growth()
+    return (maps * leading[..., None, None]).sum(1)
 
 
 def _tie_width(top: Tensor) -> float:
