@@ -111,8 +111,8 @@ def safe_divide(a: Tensor, b: Tensor) -> Tensor:
 
 
 def scaled(value: Tensor, log: Tensor) -> Tensor:
-    """value * exp(log), infinite where that overflows but never 0 * inf."""
-    return torch.where(value == 0, value, value * torch.exp(torch.where(value == 0, 0.0, log)))
+    """value * exp(log), infinite where that overflows but never 0 * inf; a zero keeps its slope."""
+    return value * torch.exp(torch.where(value == 0, log.clamp(max=700.0), log))
 
 
 def falling(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from oracles import differentiable_flow, joint_norm, torch_loss
+from oracles import differentiable_flow, joint_norm, run_sgd, torch_loss
 from strategies import Case, make_case, named_cases
 from unhinge import LayerPeeled, Schedule, cosine, warmup
 from unhinge.theory.schedules import Constant
@@ -319,3 +319,59 @@ def test_features_of_zero_have_slopes(question, kind, counts):
     shift = torch.zeros_like(case.features)
     shift[0, 0] = 1e-6
     assert slope[0, 0].item() == pytest.approx(((asked(shift) - asked(-shift)) / 2e-6).item(), rel=1e-6)
+
+
+def special(case: Case) -> dict[str, Case]:
+    """Starts that lack a part: their neighbours have it, so what it would become is in every slope."""
+    labels = case.target if case.target.ndim == 1 else case.target.argmax(1)
+    counts = labels.bincount(minlength=case.num_classes).double()
+    apart = case.weight - case.weight.mean(0)
+    none = torch.zeros_like(case.features)
+    return {
+        "collapsed": case.change(features=case.weight[labels].clone()),
+        "features of zero": case.change(features=none),
+        "prototypes of zero": case.change(weight=torch.zeros_like(case.weight)),
+        "both of zero": case.change(features=none, weight=torch.zeros_like(case.weight)),
+        "all alike": case.change(features=torch.ones_like(none), weight=torch.ones_like(case.weight)),
+        "shrinking": case.change(features=-(apart / counts.clamp(min=1).sqrt()[:, None])[labels], weight=apart),
+    }
+
+
+STARTS = list(special(NAMED["balanced"]))
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("name", CASES)
+def test_slopes_where_the_start_lacks_a_part_are_those_of_the_matrix_exponential(name, start):
+    case = special(CASES[name])[start]
+    for question, asked in QUESTIONS.items():
+        if "norm" in question and start == "both of zero":
+            continue  # a norm has no slope at zero
+        mine, other = leaves(case), leaves(case)
+        agree(case, asked(solve(case, mine)), expected(case, question, other), mine, other)
+
+
+SGD = [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.5, "decoupled": True}]
+
+
+@pytest.mark.parametrize("options", SGD, ids=str)
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("name", ["balanced", "imbalanced, default gamma", "unequal decays", "soft"])
+def test_slopes_of_descent_where_the_start_lacks_a_part_are_those_of_sgd(name, start, options):
+    case = special(CASES[name])[start].change(bias=None)
+    rates = [lambda step, rate=rate: rate for rate in case.lr]
+
+    def sgd(features: Tensor, weight: Tensor) -> Tensor:
+        return mixed(run_sgd(case.change(features=features, weight=weight), rates, [3], **options)[0][:2])
+
+    features, weight = case.features.clone().requires_grad_(), case.weight.clone().requires_grad_()
+    state = case.change(features=features, weight=weight).descent(**options).at(3)
+    slopes = torch.autograd.grad(mixed((state.features, state.weight)), (features, weight))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        along = [torch.randn(x.shape, generator=generator, dtype=torch.float64) for x in slopes]
+        ahead, behind = (sgd(case.features + sign * along[0], case.weight + sign * along[1]) for sign in (1, -1))
+        expected = ((ahead - behind) / 2).item()  # exact: the state is linear in the start
+        assert sum((x * y).sum() for x, y in zip(slopes, along, strict=True)).item() == pytest.approx(
+            expected, abs=1e-10
+        )

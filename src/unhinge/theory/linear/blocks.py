@@ -7,6 +7,7 @@ Each mode couples one row of the features, x, and one of the prototypes, y, by
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -41,10 +42,28 @@ class Blocks:
     lead: Tensor  # (*,), logarithmic scale common to all groups
     log: Tensor  # (*, G), the rest of the scale
     matrix: Tensor  # (*, G, 2, 2), entries of order one
+    whole: Tensor | None = None  # the same with the parts that the start does not have, if anyone may ask for slopes
 
     def relative(self) -> Tensor:
         """The matrices divided by the common scale, shape (*, G, 2, 2)."""
         return torch.exp(self.log)[..., None, None] * self.matrix
+
+    def carry(self, start: Callable[[Tensor], tuple[Tensor, ...]], lead: Tensor | float = 0.0) -> tuple[Tensor, ...]:
+        """What linear functions of the matrices, times exp(lead), make of a start.
+
+        A part that the start does not have is zero, or the rounding of zero, and must stay so. Its slope need not be
+        zero: next to this start there are others that have it.
+        """
+        factor = torch.exp(self.log + lead)[..., None, None]
+        there = start(factor * self.matrix)
+        if self.whole is None:
+            return there
+        smooth = start(factor * self.whole)
+        return tuple(part.detach() + (whole - whole.detach()) for part, whole in zip(there, smooth, strict=True))
+
+    def act(self, factor: Tensor) -> Tensor:
+        """The matrices, divided by the common scale, on the coordinates of a start: (*, G, 2, 2)."""
+        return self.carry(lambda matrix: (matrix @ factor,))[0]
 
 
 def survival(growth: float, neutral: float) -> float:

@@ -8,7 +8,7 @@ it: each gap keeps its full relative accuracy, so a time of 1e12 magnifies no ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -22,6 +22,10 @@ from unhinge.theory.schedules import Schedule, needs_gradient, steady_rate
 from unhinge.theory.types import Number, Time
 
 __all__ = ["Commuting", "commuting", "eigen"]
+
+FAR = 300.0  # the logarithm of what an absent part may grow to: its square still fits
+
+_Part = tuple[Tensor, Tensor]  # (*, G) each: logarithm and value
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Commuting:
     reference: Tensor  # (), eigenvalue that everything is measured against
     gaps: Tensor  # (G, 2), reference minus larger and smaller eigenvalue
     leads: Tensor  # (G, 2) bool, the parts that survive
+    sloped: bool  # whether slopes by the start or by a parameter may be asked for
 
     def times(self, time: Time) -> Tensor:
         return self.symbol.times(time)
@@ -82,32 +87,55 @@ class Commuting:
 
     def blocks(self, time: Tensor) -> Blocks:
         asked = self._asked
-        alone, uncoupled = asked.alone, asked.uncoupled
+        alone = asked.alone
         factors = self.symbol.factors(time, asked.base, asked.gap)
         logs, values = (x.unflatten(-1, (asked.pairs, -1)).unbind(-2) for x in factors)
-        log, drop, value, minus_value = logs[0], logs[1], values[0], values[1]
-        minus_log = log + drop
+        larger, smaller = (logs[0], values[0]), (logs[0] + logs[1], values[1])
+        there = larger, smaller
         if not asked.all_grow:
-            log = torch.where(self.growing, log, -torch.inf)
-            value = torch.where(self.growing, value, 0.0)
-            # measured directly: its larger part, absent, would be the larger scale
-            minus_log = torch.where(self.growing, minus_log, logs[2])
-            minus_value = torch.where(self.growing, minus_value, values[2])
+            # the smaller part measured directly: its larger part, absent, would be the larger scale
+            there = (
+                (torch.where(self.growing, logs[0], -torch.inf), torch.where(self.growing, values[0], 0.0)),
+                (torch.where(self.growing, smaller[0], logs[2]), torch.where(self.growing, smaller[1], values[2])),
+            )
         if asked.some_alone:
-            minus_log = torch.where(alone, 0.0, minus_log)
-        scale = torch.maximum(log, minus_log).detach()
+            there = there[0], (torch.where(alone, -torch.inf, there[1][0]), torch.where(alone, 0.0, there[1][1]))
+        scale = torch.maximum(there[0][0], there[1][0]).detach()
         scale = torch.where(torch.isfinite(scale), scale, 0.0)
-        a = value * torch.exp(log - scale)
-        b = minus_value * torch.exp(minus_log - scale)
-        if asked.some_alone:
-            b = torch.where(alone, 0.0, b)
-        usual = self.growing & (value == 1) & (minus_value == 1) & (drop <= 0)
-        spread = torch.where(usual, -torch.expm1(torch.where(usual, drop, 0.0)) * torch.exp(log - scale), a - b)
+
+        def measured(parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
+            # What is there never exceeds the scale by more than rounding. What is absent may lie above it by any
+            # amount, and is multiplied by zeros later: it must stay finite, no more.
+            return tuple(((log - scale).clamp(max=FAR), value) for log, value in parts)
+
+        sides = measured(tuple((logs[side], values[side]) for side in (-2, -1)) if asked.some_uncoupled else ())
+        matrix = self._matrix(time, measured(there), sides, logs[1], self.growing)
+        whole = None
+        if self.sloped and not asked.all_grow:
+            whole = self._matrix(time, measured((larger, smaller)), sides, logs[1], torch.ones_like(alone))
+        return Blocks(self.symbol.log(time, self.reference), scale, matrix, whole)
+
+    def _matrix(
+        self, time: Tensor, parts: tuple[_Part, ...], sides: tuple[_Part, ...], drop: Tensor, grows: Tensor
+    ) -> Tensor:
+        """The matrices (*, G, 2, 2).
+
+        Arguments:
+            parts: On the larger and on the smaller eigenvalue.
+            sides: Of features and of prototypes alone, for groups with sigma = 0; empty if there are none.
+            drop: Logarithm of the smaller part over the larger one, (*, G).
+            grows: Groups whose larger part counts, (G,).
+        """
+        asked = self._asked
+        (log, value), (minus_log, minus_value) = parts
+        a, b = value * torch.exp(log), minus_value * torch.exp(minus_log)
+        usual = grows & (value == 1) & (minus_value == 1) & (drop <= 0)
+        spread = torch.where(usual, -torch.expm1(torch.where(usual, drop, 0.0)) * torch.exp(log), a - b)
         spread = safe_divide(spread, 2 * self.radius)
         # sigma is 0 where the radius is: the spread is multiplied by zero, and only a derivative of it is seen
         if asked.flat and self.requires_grad:
-            slope = self.symbol.slope(time, self.omega) * torch.exp(log - scale)
-            spread = torch.where((self.radius == 0) & self.growing, slope, spread)
+            slope = self.symbol.slope(time, self.omega) * torch.exp(log)
+            spread = torch.where((self.radius == 0) & grows, slope, spread)
         up, down = asked.tilts
         sigma = self.spectrum.sigma
         entries = [
@@ -116,15 +144,9 @@ class Commuting:
             self.rates.weight * sigma * spread,
             (up * a + down * b) / 2,
         ]
-        if asked.some_uncoupled:
-            # `scale` is that of the parts that are there. A side that is absent may lie above it by any amount, and is
-            # multiplied by zeros later: it must stay finite, no more. A side that is there never exceeds it by more
-            # than rounding, so any bound between 1 and 700 will do.
-            for entry, side in ((0, -2), (3, -1)):
-                apart = values[side] * torch.exp((logs[side] - scale).clamp(max=50))
-                entries[entry] = torch.where(uncoupled, apart, entries[entry])
-        matrix = torch.stack(entries, -1).unflatten(-1, (2, 2))
-        return Blocks(self.symbol.log(time, self.reference), scale, matrix)
+        for entry, (side, factor) in zip((0, 3), sides, strict=False):
+            entries[entry] = torch.where(asked.uncoupled, factor * torch.exp(side), entries[entry])
+        return torch.stack(entries, -1).unflatten(-1, (2, 2))
 
     def _uncoupled_gaps(self) -> list[Tensor]:
         """Gaps (G,) of features and prototypes where sigma is 0: each decays at its own rate, smooth where they
@@ -241,6 +263,7 @@ def commuting(
         gaps = torch.stack([falls, falls + 2 * radius], 1)
         omega = omega.index_put((torch.tensor([group]),), reference)
     leads = present & (gaps.detach() == 0)  # ties are exact: equal counts, gamma at a special value, merged soft modes
+    moving = (*(getattr(rates, f.name) for f in fields(rates)), factor, radius)
     return Commuting(
         spectrum=spectrum,
         rates=rates,
@@ -253,6 +276,7 @@ def commuting(
         reference=reference,
         gaps=gaps,
         leads=leads,
+        sloped=any(part.requires_grad for part in moving),
     )
 
 

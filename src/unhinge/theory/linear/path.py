@@ -112,8 +112,9 @@ class LinearPath:
         blocks = self._blocks(moments)
         norm = self._log_norm(blocks)
         scale = fitting_scale(norm.detach(), self.start.like.dtype)
-        matrix = torch.exp(blocks.log + (blocks.lead - scale)[..., None])[..., None, None] * blocks.matrix
-        features, weight = self._assemble(matrix, self.start.unit)
+        features, weight = blocks.carry(
+            lambda matrix: self._assemble(matrix, self.start.unit), (blocks.lead - scale)[..., None]
+        )
         bias = None if self.biases is None else self.biases.at(moments).to(self.start.like)
         return State(features, weight, bias, scale.to(self.start.like))
 
@@ -164,7 +165,7 @@ class LinearPath:
         [eq: loss-modes]."""
         moments = self.propagator.times(time)
         blocks = self._blocks(moments)
-        rows = blocks.relative() @ self.start.factor
+        rows = blocks.act(self.start.factor)
         inner = (rows[..., 0, :] * rows[..., 1, :]).sum(-1)
         total = -(self.spectrum.sigma * inner).sum(-1)
         value = self.start.unit * (self.start.unit * scaled(total, 2 * blocks.lead))
@@ -314,14 +315,14 @@ class LinearPath:
             raise zero_start()
 
     def _log_norm(self, blocks: Blocks) -> Tensor:
-        squares = (blocks.relative() @ self.start.factor).pow(2).sum((-3, -2, -1))
+        squares = blocks.act(self.start.factor).pow(2).sum((-3, -2, -1))
         positive = squares > 0
         logs = torch.where(positive, squares, 1.0).log() / 2 + math.log(self.start.unit)
         return torch.where(positive, blocks.lead + logs, -torch.inf)
 
     def _side_norm(self, time: Time, side: int) -> Tensor:
         blocks = self._blocks(self.propagator.times(time))
-        rows = (blocks.relative() @ self.start.factor)[..., side, :]
+        rows = blocks.act(self.start.factor)[..., side, :]
         return (self.start.unit * scaled(safe_norm(rows, 2), blocks.lead)).to(self.start.like)
 
     @kept
@@ -347,23 +348,14 @@ class LinearPath:
         if start.features is None or start.targets is None:
             raise streamed_away("the full state")
         small = matrix.to(start.x.device)
-        x, y = self._rows(small)
-        rows, weight = self.spectrum.synthesize(x, y)
+        per_row = small[..., self.spectrum.group.to(small.device), :, :]
+        rows, weight = self.spectrum.synthesize(*_mixed(per_row, start.x, start.y))
         rest = small[..., -1, :, :]
         if start.aside is not None:
             weight = weight + rest[..., 1, 1, None, None] * start.aside
         keep = rest[..., 0, 0, None, None]
         features = combined(start.targets, keep, start.features, rows - keep * start.rows, factor)
         return features, (factor * weight).to(start.like)
-
-    def _rows(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows of the modes at the times of `matrix` (*, G, 2, 2)."""
-        per_row = matrix[..., self.spectrum.group.to(matrix.device), :, :]
-        x, y = self.start.x, self.start.y
-        return (
-            per_row[..., 0, 0, None] * x + per_row[..., 0, 1, None] * y,
-            per_row[..., 1, 0, None] * x + per_row[..., 1, 1, None] * y,
-        )
 
     # ---- classes and examples, in the span of the modes --------------------------------------------------------------
 
@@ -393,15 +385,15 @@ class LinearPath:
     def _small_state(self, blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
         """Reduced features, prototypes on the basis of the modes, and the factor of the residuals; leading scale."""
         x, y, aside, _ = self._compressed
-        matrix = blocks.relative()
-        per_row = matrix[..., self.spectrum.group, :, :]
-        rows, weight = self.spectrum.synthesize(
-            per_row[..., 0, 0, None] * x + per_row[..., 0, 1, None] * y,
-            per_row[..., 1, 0, None] * x + per_row[..., 1, 1, None] * y,
-        )
-        if len(aside):
-            weight = weight + matrix[..., -1, 1, 1, None, None] * aside
-        return rows, weight, matrix[..., -1, 0, 0]
+
+        def carried(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            rows, weight = self.spectrum.synthesize(*_mixed(matrix[..., self.spectrum.group, :, :], x, y))
+            if len(aside):
+                weight = weight + matrix[..., -1, 1, 1, None, None] * aside
+            return rows, weight, matrix[..., -1, 0, 0]
+
+        rows, weight, keep = blocks.carry(carried)
+        return rows, weight, keep
 
     def _collapse_size(self) -> int:
         width = self._compressed[0].shape[1]
@@ -450,3 +442,11 @@ class LinearPath:
         blocks = self._blocks(moments)
         # biases have a scale of their own, so here the unit of the start counts
         return self._decisions.correct(replace(blocks, lead=blocks.lead + math.log(self.start.unit)), biases, some)
+
+
+def _mixed(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (*, rows, p) of features and prototypes after each row's matrix (*, rows, 2, 2)."""
+    return (
+        matrix[..., 0, 0, None] * x + matrix[..., 0, 1, None] * y,
+        matrix[..., 1, 0, None] * x + matrix[..., 1, 1, None] * y,
+    )
