@@ -271,6 +271,59 @@ def test_gradients_by_everything_that_goes_in_are_finite_differences(name):
             assert abs(ours - expected) <= 2e-6 * size, f"{question} by {leaf}: {ours} instead of {expected}"
 
 
+SPECIAL = ["collapsed", "features of zero", "prototypes of zero", "all alike"]
+OF_STATES = ["at", "loss", "feature_norm", "weight_norm", "log_norm"]
+
+
+@pytest.mark.parametrize("start", SPECIAL)
+@pytest.mark.parametrize("name", [name for name in PATHS if "spherical" not in name])
+def test_gradients_where_the_start_lacks_a_part_are_finite_differences(name, start):
+    """Neighbours of such a start have the part: an answer may be zero there, and its slope need not be."""
+    case = ALL[name]
+    labels = torch.as_tensor(case.inputs.target)
+    labels = labels if labels.ndim == 1 else labels.argmax(1)
+    features, weight = case.inputs.features.double(), case.inputs.weight.double()
+    if start == "collapsed":
+        features = weight[labels].clone()
+    elif start == "features of zero":
+        features = torch.zeros_like(features)
+    elif start == "prototypes of zero":
+        weight = torch.zeros_like(weight)
+    else:
+        features, weight = torch.ones_like(features), torch.ones_like(weight)
+    inputs = case.inputs.change(features=features, weight=weight)
+    leaves = inputs.leaves()
+    names = [leaf for leaf in leaves if leaf not in case.ignores]
+    generator = torch.Generator().manual_seed(3)
+    for question in set(smooth(name)) & set(OF_STATES):
+
+        def value(question: str = question, **changes: Tensor) -> Tensor:
+            return mixed(ask(case.path(inputs.change(**(leaves | changes))), question, MOMENT))
+
+        total = value()
+        if not torch.isfinite(total):
+            continue  # the logarithm of zero
+        slopes = [None] * len(names)
+        if total.requires_grad:
+            slopes = torch.autograd.grad(total, [leaves[leaf] for leaf in names], allow_unused=True)
+        for leaf, slope in zip(names, slopes, strict=True):
+            middle = leaves[leaf].detach()
+            if leaf in ("feature_decay", "weight_decay", "gamma") and middle == 0:
+                continue  # one-sided: no negative decays
+            along = torch.randn(middle.shape, generator=generator, dtype=torch.float64)
+            width = 1e-4 * (middle.abs().max().item() or 1.0)
+            with torch.no_grad():
+                wide, narrow = (
+                    (value(**{leaf: middle + step * along}) - value(**{leaf: middle - step * along})).item()
+                    / (2 * step)
+                    for step in (2 * width, width)
+                )
+            expected = (4 * narrow - wide) / 3
+            ours = 0.0 if slope is None else (slope * along).sum().item()
+            size = max(abs(expected), 1e-3 * abs(total.item()), 1e-3)
+            assert abs(ours - expected) <= 1e-5 * size, f"{question} by {leaf}: {ours} instead of {expected}"
+
+
 @pytest.mark.parametrize("name", [name for name, case in ALL.items() if not case.discrete])
 def test_gradients_by_the_time_are_finite_differences(name):
     path = ALL[name].path()

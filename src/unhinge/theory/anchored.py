@@ -244,15 +244,20 @@ class AnchoredPath:
 
     @kept
     def _plane(self) -> tuple[Tensor, Tensor, Tensor]:
-        """|V|, the part of the start along V, and the norm of the part across."""
+        """|V|, the part of the start along V, and the norm of the part across; without a pull, along the start."""
         rows, pull = self.rows, self.pull
         size = safe_norm(pull, 2)
         noise = NOISE * EPS * self.weight.detach().norm() / self.counts.sum().sqrt()
         size = torch.where(size > noise, size, 0.0)  # prototypes that cancel but for rounding exert no pull
-        unit = pull / torch.where(size > 0, size, 1.0)
-        along = torch.where(size > 0, (rows * unit).sum(), 0.0)
-        across = safe_norm(torch.stack([safe_norm(rows - along * unit, 2).cpu(), self.spread.cpu()]), 1)
-        return size.cpu(), along.cpu(), across
+        if bool(size > 0):
+            unit = pull / size
+            along = (rows * unit).sum()
+            across = safe_norm(rows - along * unit, 2)
+        else:  # no pull to measure by, but one that may come has a slope along the start: measure by that
+            along, across = safe_norm(rows, 2), torch.zeros_like(size)
+            slope = (pull * rows.detach()).sum() / torch.where(along > 0, along, 1.0).detach()
+            size = slope - slope.detach()
+        return size.cpu(), along.cpu(), safe_norm(torch.stack([across.cpu(), self.spread.cpu()]), 1)
 
     def _size(self, moments: Tensor) -> Tensor:
         """The norm of H; not by hypot, whose slope at zero is not a number."""
