@@ -310,6 +310,9 @@ class LayerPeeled:
 
         :math:`\mathrm{vec}(H)' = -\eta_1 K \nabla_H`, prototypes and biases as in :meth:`flow`.
 
+        Answers are differentiable in all but the kernel. Where modes meet at just this gamma or decay and part next to
+        it, as balanced classes do at gamma = 0, a slope in that number misses what parts them.
+
         Arguments:
             features: Initial features :math:`(n, p)`.
             weight: Initial prototypes :math:`(C, p)`.
