@@ -125,7 +125,7 @@ def answer_text(search: str, look: str, picture: bool = False) -> str:
         own = dict(state.items).get("start") == "own"  # a file that was sent lies in the memory of this process
         run = LANES.run_here if own else LANES.run
         made = picture_of if picture else text_of
-        shown = ANSWERS.get((state, look, picture), lambda: run(made, state, look))
+        shown = ANSWERS.get((state, look, picture), lambda: run(f"{made.__name__} {state.view}", made, state, look))
     except ValueError as error:
         shown = as_json({"told": refusal(str(error)), "failed": True}, indent=None)
     except Exception as error:  # a page must go on; the terminal has the trace
@@ -161,7 +161,7 @@ def _routes(server: Flask, folder: Path) -> None:
             if state.view == "results":
                 text = view_results.export(folder, state.word("item"))
             else:
-                text = export_page(view_of(state), state, LANES.run_here(solve, state), look)
+                text = export_page(view_of(state), state, LANES.run_here("export", solve, state), look)
         except ValueError as error:
             return Response(f"{error}\n", status=400, mimetype="text/plain")
         return Response(text, mimetype="text/html")

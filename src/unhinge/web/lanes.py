@@ -15,14 +15,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
+from queue import PriorityQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 __all__ = ["Lanes"]
@@ -35,12 +37,13 @@ MOST_HELPERS = 3
 class Lanes:
     """A few computations at a time: two here, or one here and one in each of the helpers, which only a server starts.
 
-    They are taken in the order in which they were asked for. Each lane is a thread that fetches the next; if instead
+    They are taken in the order in which they were asked for, but one that is known to take longer by as much earlier,
+    so that all wait about equally long for what they asked. Each lane is a thread that fetches the next; if instead
     those who wait took free lanes, one who has just been answered and asks again would be there first.
 
     Example:
-        >>> Lanes().run(max, 2, 3)
-        3
+        >>> Lanes().run("a sum", sum, [2, 3])
+        5
     """
 
     def __init__(self, cores: int | None = None) -> None:
@@ -49,22 +52,29 @@ class Lanes:
         self._coming: _Helper | None = None  # the one that starts just now
         self._begun = False  # whether the first two lanes are there
         self._lock = threading.Lock()  # of the four above
-        self._asked: SimpleQueue[_Task] = SimpleQueue()
+        self._asked: PriorityQueue[_Task] = PriorityQueue()
+        self._numbers = count()
+        self._takes: dict[str, float] = {}  # seconds that each kind of work took, on average and more so lately
 
-    def run(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    def run(
+        self, kind: str, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
         """The result of `work`, once a lane is free; in a helper if that is one of its, so that all must be picklable.
 
         A helper that has died (memory was short, somebody ended it) is replaced, and its work is done here.
+
+        Arguments:
+            kind: A name for work that takes about equally long.
         """
         if self._helpers and not self._asked.empty():
             self.start_helper()
-        return self._queued(partial(work, *args, **kwargs), here=False)
+        return self._queued(kind, partial(work, *args, **kwargs), here=False)
 
     def run_here(
-        self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+        self, kind: str, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
         """The same in this process, for work that needs what only this process has."""
-        return self._queued(partial(work, *args, **kwargs), here=True)
+        return self._queued(kind, partial(work, *args, **kwargs), here=True)
 
     def start_helper(self) -> Future[None] | None:
         """Let one more process compute, as soon as it has started; the first takes one of the two lanes from here.
@@ -88,9 +98,10 @@ class Lanes:
         for helper in helpers:
             helper.stop()
 
-    def _queued(self, work: Callable[[], Result], here: bool) -> Result:
+    def _queued(self, kind: str, work: Callable[[], Result], here: bool) -> Result:
         self._begin()
-        task = _Task(work, here, Future())
+        turn = time.monotonic() - self._takes.get(kind, 0.0)
+        task = _Task(turn, next(self._numbers), kind, work, here, Future())
         self._asked.put(task)
         result: Result = task.done.result()
         return result
@@ -125,10 +136,13 @@ class Lanes:
     def _serve(self, lane: int) -> None:
         while True:
             asked = self._asked.get()
+            began = time.monotonic()
             try:
                 asked.done.set_result(asked.work() if asked.here else self._computed(lane, asked.work))
             except BaseException as error:
                 asked.done.set_exception(error)
+            took = time.monotonic() - began
+            self._takes[asked.kind] = 0.9 * self._takes.get(asked.kind, took) + 0.1 * took
             del asked  # or its result would stay until the next one
 
     def _computed(self, lane: int, work: Callable[[], object]) -> object:
@@ -144,8 +158,11 @@ class Lanes:
 
 
 class _Task(NamedTuple):
-    """Work, whether only this process can do it, and where its result appears."""
+    """Work, whether only this process can do it, and where its result appears; the one with the least turn is next."""
 
+    turn: float  # seconds
+    number: int  # decides between equal turns, and before anything that has no order
+    kind: str
     work: Callable[[], object]
     here: bool
     done: Future[Any]
