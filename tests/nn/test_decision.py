@@ -185,3 +185,8 @@ def test_a_logit_that_is_not_a_number_is_no_probability():
     probabilities = UF.posterior(logits, 1.0)
     assert probabilities[0].isnan().all()
     assert torch.equal(probabilities[1], torch.full((3,), 1 / 3))
+
+
+def test_a_word_is_no_prior():
+    with pytest.raises(ValueError, match=r"prior must hold one number per class.*bincount"):
+        UF.adjust_logits(torch.zeros(2, 3), "counts")

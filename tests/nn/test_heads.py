@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -264,3 +265,21 @@ def test_a_head_that_normalizes_in_training_keeps_lengths_in_evaluation():
     assert "normalize=training" in repr(head)
     with pytest.raises(ValueError, match='True, False or "training"'):
         ETFHead(8, 4, normalize="sometimes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "told"),
+    [
+        ((4.0, 3), {}, "in_features must be a whole number"),
+        ((4, True), {}, "num_classes must be a whole number"),
+        ((4, 3), {"weight": [[1.0] * 4] * 3}, "weight must be a torch.Tensor"),
+        ((4, 3), {"dtype": torch.int32}, "dtype must be a floating one"),
+    ],
+)
+def test_what_is_no_head_is_said_in_our_words(arguments, options, told):
+    with pytest.raises(ValueError, match=told):
+        ETFHead(*arguments, **options)
+
+
+def test_sizes_may_be_whole_numbers_of_numpy():
+    assert ETFHead(np.int64(4), np.int32(3)).weight.shape == (3, 4)

@@ -268,3 +268,10 @@ def test_a_wrong_call_says_what_was_expected(change: dict[str, Any], message: st
 def test_a_label_out_of_range_is_an_index_error(label: int):
     with pytest.raises(IndexError):
         UF.unhinged_loss_from_features(torch.zeros(1, 2), torch.zeros(3, 2), torch.tensor([label]))
+
+
+@pytest.mark.parametrize("name", ["bias", "weight_sum"])
+def test_rows_that_are_lists_are_refused_in_our_words(name):
+    features, target = torch.randn(2, 3), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match=f"{name} must be a torch.Tensor"):
+        UF.unhinged_loss_from_features(features, torch.randn(2, 3), target, **{name: [0.0, 0.0, 0.0]})

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from unhinge import Spherical
-from unhinge.nn import FeatureNormPenalty, RescaledGradient, UnhingedLoss
+from unhinge.nn import FeatureNormPenalty, RescaledGradient, UnhingedLoss, class_weights
 from unhinge.nn import functional as UF
 
 
@@ -248,3 +248,23 @@ def test_centring_saves_decisions_that_rounding_would_lose():
     features = torch.tensor([[1.0, 0.9, 0.8], [0.8, 1.0, 0.9]])
     exact = F.linear(features.double(), weight.double()).argmax(1)
     assert torch.equal(UF.centered_logits(features, weight).argmax(1), exact)
+
+
+@pytest.mark.parametrize("size", [1e30, 1e-30, 1e-44])
+def test_gradients_of_very_long_and_very_short_features_are_rescaled(size):
+    generator = torch.Generator().manual_seed(0)
+    features = (size * torch.randn(4, 5, generator=generator)).requires_grad_()
+    UF.rescale_gradient(features).sum().backward()
+    norms = features.detach().double().norm(dim=1, keepdim=True)
+    torch.testing.assert_close(features.grad.double(), norms.expand(4, 5), rtol=1e-6, atol=1e-45)
+
+
+@pytest.mark.parametrize(("radius", "classes"), [("a", 10), (5.0, 0), (5.0, 1), (5.0, 2.5)])
+def test_a_radius_needs_a_number_and_classes(radius, classes):
+    with pytest.raises(ValueError, match="must be"):
+        FeatureNormPenalty.for_radius(radius, num_classes=classes)
+
+
+def test_a_word_is_no_count_of_classes():
+    with pytest.raises(ValueError, match="the word 'sqrt'"):
+        class_weights("sqrt")

@@ -300,3 +300,13 @@ def test_looking_for_the_head_leaves_buffers_modes_and_random_numbers_alone():
     assert torch.equal(torch.rand(3), expected)
     assert model[1].count == 0
     assert all(module.training for module in model.modules())
+
+
+def test_a_scripted_model_and_what_is_no_head_are_refused():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    with pytest.raises(ValueError, match="or a function of"):
+        replace_head(model, 3)
+    with pytest.warns(DeprecationWarning, match=r"torch\.jit\.script"):
+        scripted = torch.jit.script(model)
+    with pytest.raises(ValueError, match="script the model then"):
+        replace_head(scripted, ETFHead)

@@ -462,3 +462,16 @@ def test_the_measures_of_collapse_from_files_are_those_from_memory(tmp_path):
     whole = neural_collapse(features, weight, labels)
     for name in ("nc1", "nc2_norm_features", "nc2_angle_features"):
         torch.testing.assert_close(torch.as_tensor(actual[name]).double(), torch.as_tensor(whole[name]).double())
+
+
+def test_empty_lists_wrong_numbers_of_classes_and_a_file_to_resume_in_are_refused(tmp_path):
+    hollow, good = tmp_path / "hollow.parquet", tmp_path / "good.parquet"
+    pq.write_table(pa.table({"features": pa.array([[], []], pa.list_(pa.float64())), "label": [0, 1]}), hollow)
+    pq.write_table(pa.table({"features": [[1.0, 2.0], [3.0, 4.0]], "label": [0, 1]}), good)
+    with pytest.raises(ValueError, match="holds empty lists"):
+        summarize_parquet(hollow)
+    for classes in (0, -3):
+        with pytest.raises(ValueError, match="num_classes must be a whole number"):
+            summarize_parquet(good, num_classes=classes)
+    with pytest.raises(ValueError, match="resume must name a folder"):
+        summarize_parquet(good, resume=hollow)

@@ -211,6 +211,6 @@ def check_features(features: Tensor, weight: Tensor, target: Tensor, **rows: Ten
         )
     sizes = {"weight_sum": weight.shape[1:], "bias": weight.shape[:1], "bias_sum": torch.Size(())}
     for name, value in rows.items():
-        if value is not None and value.shape != sizes[name]:
+        if value is not None and as_tensor(name, value).shape != sizes[name]:
             raise ValueError(f"{name} must have shape {tuple(sizes[name])}, got {tuple(value.shape)}.")
     return soft

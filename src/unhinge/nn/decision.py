@@ -190,6 +190,8 @@ def _frequencies(prior: Tensor | Sequence[float], like: Tensor) -> Tensor:
 
 def _per_class(name: str, numbers: object, like: Tensor, maker: str) -> Tensor:
     """Positive numbers, one for each class, in float64."""
+    if isinstance(numbers, str):
+        raise ValueError(f"{name} must hold one number per class, such as {maker}, got the word {numbers!r}.")
     value = as_class_weight(numbers, name, torch.float64)
     if value is None or value.shape != like.shape[-1:]:
         came = None if value is None else tuple(value.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unhinge.nn.angles import unit_rows
+from unhinge.nn.contract import as_tensor
 from unhinge.nn.frames import simplex_etf
 
 __all__ = ["ETFHead"]
@@ -72,13 +74,18 @@ class ETFHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        for name, value in (("in_features", in_features), ("num_classes", num_classes)):
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise ValueError(f"{name} must be a whole number, got {value!r}.")
+        if dtype is not None and not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating one, got {dtype}: the entries of a simplex are fractions.")
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive and finite, got {scale}. It is the length of the prototypes.")
         if normalize not in (False, True, "training"):
             raise ValueError(f'normalize must be True, False or "training", got {normalize!r}.')
         if weight is None:
             weight = simplex_etf(num_classes, in_features, generator, dtype=torch.float64)
-        elif weight.shape != (num_classes, in_features):
+        elif as_tensor("weight", weight).shape != (num_classes, in_features):
             raise ValueError(
                 f"weight must have shape ({num_classes}, {in_features}), one row per class, got {tuple(weight.shape)}."
             )

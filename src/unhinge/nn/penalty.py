@@ -3,7 +3,7 @@ r"""What the squared norm of the features costs, and the radius it asks for  [eq
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 
 from torch import Tensor
 
@@ -89,12 +89,13 @@ def penalty_strength(
     check_penalty_reduction(reduction)
     check_penalty_reduction(loss_reduction, "loss_reduction")
     for name, value in (("radius", radius), ("prototype_norm", prototype_norm)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value}.")
+        if not isinstance(value, Real) or not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value!r}.")
     if gamma is None and num_classes is None:
         raise ValueError("the radius depends on the loss: pass its gamma, or num_classes for the default 1/(C-1).")
     if gamma is None:
-        assert num_classes is not None
+        if not isinstance(num_classes, Integral) or num_classes < 2:
+            raise ValueError(f"num_classes must be a whole number of at least 2, got {num_classes!r}.")
         gamma = default_gamma(num_classes)
     alike = (1 + gamma) * prototype_norm / (2 * radius)
     if reduction == loss_reduction:

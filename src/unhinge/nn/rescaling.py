@@ -56,5 +56,9 @@ class _Rescale(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (features,) = ctx.saved_tensors
-        norm = torch.linalg.vector_norm(features, dim=-1, keepdim=True, dtype=widened(features.dtype))
+        wide = features.to(widened(features.dtype))
+        # by the largest entry first: in float32 the squares of 1e30 and of 1e-30 are no numbers, or zero
+        largest = wide.detach().abs().amax(-1, keepdim=True) if wide.shape[-1] else wide.new_zeros(*wide.shape[:-1], 1)
+        largest = torch.where(largest > 0, largest, 1.0)
+        norm = largest * torch.linalg.vector_norm(wide / largest, dim=-1, keepdim=True)
         return (grads[0] * norm).to(grads[0].dtype)

@@ -63,6 +63,12 @@ def replace_head(
            trainable=False)
         )
     """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError("a scripted model cannot be changed. Replace the head first, and script the model then.")
+    if not callable(head):
+        raise ValueError(
+            f"head must be a module, or a function of (in_features, num_classes) such as ETFHead, got {head!r}."
+        )
     old = find_head(model, name, inputs=inputs, argument="name")
     weight, _ = head_parameters(old)
     num_classes, in_features = weight.shape

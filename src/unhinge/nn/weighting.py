@@ -36,6 +36,8 @@ def class_weights(counts: Tensor | Sequence[int], power: float = 0.5) -> Tensor:
         >>> UnhingedLoss(weight=class_weights([90, 10]))
         UnhingedLoss(weight=tensor([0.8333, 2.5000]))
     """
+    if isinstance(counts, str):
+        raise ValueError(f"counts must hold the examples of each class, got the word {counts!r}.")
     given = torch.as_tensor(counts)
     if given.ndim != 1 or given.is_complex() or given.dtype == torch.bool:
         raise ValueError(

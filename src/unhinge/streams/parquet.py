@@ -19,6 +19,7 @@ from unhinge.streams.engines import Engine, in_order
 from unhinge.streams.part import Content, Part, Pass, part_of
 from unhinge.streams.rows import BadRows, Columns, width_of
 from unhinge.theory.linear.summary import Summary, summarize
+from unhinge.theory.validation import check_num_classes
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -221,7 +222,10 @@ def _expected(units: Sequence[Unit], features: str | Sequence[str], label: str, 
                 f"the largest of the labels is {num_classes - 1:,}, but there are only {rows:,} rows. If labels "
                 "are wrong, pass num_classes: rows with labels beyond it are then named."
             )
-    return Columns(names, label, width_of(names, head), max(int(num_classes), 2), classes)
+    width = width_of(names, head)
+    if width == 0:
+        raise ValueError(f"column {names!r} of {first.file} holds empty lists; a feature has at least one number.")
+    return Columns(names, label, width, max(num_classes, 2), classes)
 
 
 def _are_words(kind: pyarrow.DataType) -> bool:
@@ -295,6 +299,8 @@ def _passed(
     bad: BadRows | None,
     progress: Progress | None,
 ) -> Content:
+    if num_classes is not None:
+        num_classes = check_num_classes(num_classes)
     files, system = _files_of(path)
     units = list(_units(files, system))
     columns = _expected(units, features, label, num_classes)
@@ -320,7 +326,10 @@ class _SavedPass:
     """What is done of one pass: the sum of the first units, in one file, replaced in one step."""
 
     def __init__(self, folder: Path, units: Sequence[Unit], columns: Columns, work: Pass) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ValueError(f"resume must name a folder, but {folder} is a file or lies in one.") from None
         self.folder = folder
         question = [
             [work.__name__, columns.names, columns.width, columns.num_classes],

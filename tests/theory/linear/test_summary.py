@@ -204,3 +204,37 @@ def test_fewer_soft_labels_than_classes_are_factored_whatever_rounding_says():
         for _ in range(400):
             logits = sharpness * torch.randn(3, 4, generator=generator, dtype=torch.float64)
             assert len(LayerPeeled(logits.softmax(1)).singular_values) == 3
+
+
+def test_empty_batches_are_passed_over():
+    features, labels = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
+    none = torch.zeros(0, 4, dtype=torch.float64), torch.zeros(0, dtype=torch.long)
+    found = summarize([none, (features, labels), none], 3)
+    assert torch.equal(found.sums, summarize([(features, labels)], 3).sums)
+    with pytest.raises(ValueError, match="no examples"):
+        summarize([none], 3)
+
+
+@pytest.mark.parametrize("classes", ["a", 0, -3, 2.5])
+def test_a_pass_needs_a_number_of_classes(classes):
+    with pytest.raises(ValueError, match="num_classes must be a whole number"):
+        summarize([(torch.zeros(2, 3), torch.tensor([0, 1]))], classes)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_features_of_zero_do_not_take_the_scatter_of_tiny_ones(soft):
+    labels = torch.arange(6) % 2
+    labels = torch.nn.functional.one_hot(labels).double() if soft else labels
+    tiny, zero = 1e-200 * torch.randn(6, 4, dtype=torch.float64), torch.zeros(6, 4, dtype=torch.float64)
+    merged = summarize([(zero, labels)], 2) + summarize([(tiny, labels)], 2)
+    whole = summarize([(torch.cat([zero, tiny]), torch.cat([labels, labels]))], 2)
+    assert merged.spread.item() == pytest.approx(whole.spread.item(), rel=1e-12)
+    assert merged.spread > 0
+
+
+def test_a_sum_has_the_wider_dtype_and_nothing_else_can_be_added():
+    labels = torch.tensor([0, 1])
+    narrow, wide = (summarize([(torch.ones(2, 3, dtype=dtype), labels)], 2) for dtype in (torch.float32, torch.float64))
+    assert (narrow + wide).dtype == (wide + narrow).dtype == torch.float64
+    with pytest.raises(ValueError, match="only be added to another summary, got int"):
+        narrow + 5

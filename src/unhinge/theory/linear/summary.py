@@ -28,6 +28,7 @@ from unhinge.theory.validation import (
     as_tensors,
     check_counts,
     check_labels,
+    check_num_classes,
     check_shape,
     check_soft_labels,
 )
@@ -88,10 +89,11 @@ class HardSummary:
         counts = self.counts + other.counts
         # Chan, Golub & LeVeque: n_a n_b / (n_a + n_b) |mean_a - mean_b|^2 joins two scatters without cancellation.
         share = self.counts.double() * other.counts.double() / counts.double().clamp(min=1)
-        unit = max([part.unit for part in (self, other) if part.size], default=1.0)
+        unit = max([part.unit for part in (self, other) if part.sums.any() or part.scatter], default=1.0)
         gap = ((self.means() - other.means()) / unit).double().pow(2).sum(1).cpu()
         scatter = self.in_units(unit) + other.in_units(unit) + (share * gap).sum()
-        return replace(self, counts=counts, sums=self.sums + other.sums, scatter=scatter, unit=unit)
+        dtype = torch.promote_types(self.dtype, other.dtype)
+        return replace(self, counts=counts, sums=self.sums + other.sums, scatter=scatter, dtype=dtype, unit=unit)
 
     def in_units(self, unit: float) -> Tensor:
         """The scatter in squares of another unit."""
@@ -165,10 +167,11 @@ class SoftSummary:
         basis, factor = torch.linalg.qr(torch.cat([self.factor, other.factor]))
         stacked = torch.cat([self.rows, other.rows])
         rows = basis.to(stacked).mT @ stacked
-        unit = max([part.unit for part in (self, other) if part.size], default=1.0)
+        unit = max([part.unit for part in (self, other) if part.rows.any() or part.scatter], default=1.0)
         lost = ((stacked - basis.to(stacked) @ rows) / unit).double().pow(2).sum().cpu()
         scatter = self.in_units(unit) + other.in_units(unit) + lost
-        return replace(self, factor=factor, rows=rows, scatter=scatter, count=self.count + other.count, unit=unit)
+        count, dtype = self.count + other.count, torch.promote_types(self.dtype, other.dtype)
+        return replace(self, factor=factor, rows=rows, scatter=scatter, count=count, dtype=dtype, unit=unit)
 
     def all_reduce(self, group: dist.ProcessGroup | None = None) -> SoftSummary:
         """The sum of the summaries of all processes of a ``torch.distributed`` group, on each of them."""
@@ -184,6 +187,8 @@ Summary = HardSummary | SoftSummary
 
 
 def _check_mergeable(a: Summary, b: Summary) -> None:
+    if not isinstance(b, HardSummary | SoftSummary):
+        raise ValueError(f"a summary can only be added to another summary, got {type(b).__name__}.")
     if type(a) is not type(b):
         raise ValueError("cannot merge a summary of integer labels with one of soft labels.")
     if a.num_classes != b.num_classes:
@@ -275,6 +280,7 @@ def summarize(batches: Iterable[tuple[Matrix, Labels]], num_classes: int, prefet
         >>> torch.allclose(whole.scatter, parts.scatter)
         True
     """
+    num_classes = check_num_classes(num_classes)
     hard: _HardPass | None = None
     soft: SoftSummary | None = None
     for batch, target in fetched_ahead(batches, prefetch) if prefetch else batches:
@@ -285,6 +291,8 @@ def summarize(batches: Iterable[tuple[Matrix, Labels]], num_classes: int, prefet
                 "each batch must be a pair (features, labels) of the same length, "
                 f"got labels of shape {tuple(labels.shape)} for {len(features)} features."
             )
+        if len(labels) == 0:
+            continue  # such as the last one of a filtered stream
         if (hard if labels.is_floating_point() else soft) is not None:
             raise ValueError("all batches must have the same kind of labels: integers, or all probabilities.")
         if labels.is_floating_point():
@@ -296,7 +304,7 @@ def summarize(batches: Iterable[tuple[Matrix, Labels]], num_classes: int, prefet
     if soft is not None:
         return soft
     if hard is None:
-        raise ValueError("the iterable of batches is empty; it must yield (features, labels) pairs.")
+        raise ValueError("there are no examples: the iterable must yield pairs (features, labels), not all empty.")
     return hard.summary()
 
 
