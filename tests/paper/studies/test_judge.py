@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +15,7 @@ from scipy import stats
 
 from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.judge import judge_all
-from unhinge.paper.studies.paired import holm
+from unhinge.paper.studies.paired import holm, majority
 from unhinge.paper.studies.study import Ordering, Study, StudyResult
 from unhinge.training import Recipe
 from unhinge.training.recipes import Method
@@ -126,7 +129,33 @@ def test_comparable_means_an_interval_inside_the_margin(pal, ce, verdict):
     assert actual.p_value == pytest.approx(max(low, high))
 
 
-def test_most_cases_are_counted_over_columns_and_tested_by_sign():
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 999))
+def test_a_majority_is_judged_by_all_arrangements_of_its_runs(others, seeds, draw):
+    """Two groups, of which every arrangement of the runs of each seed is tried."""
+    group = np.random.default_rng(draw).standard_normal((others + 1, seeds))
+    alone = Counter(
+        sum(runs[:, k].sum() > runs[:, 0].sum() for k in range(1, others + 1))
+        for order in itertools.product(itertools.permutations(range(others + 1)), repeat=seeds)
+        if (runs := np.array([group[list(places), seed] for seed, places in enumerate(order)])) is not None
+    )
+    wins, cases, p = majority([group, group])
+    assert cases == 2 * others
+    assert wins == 2 * sum(group[k].sum() > group[0].sum() for k in range(1, others + 1))
+    far = abs(wins - cases / 2)
+    expected = sum(alone[a] * alone[b] for a in alone for b in alone if abs(a + b - cases / 2) >= far)
+    assert p == pytest.approx(expected / alone.total() ** 2)
+
+
+def test_of_too_many_arrangements_some_are_drawn():
+    group = np.random.default_rng(1).standard_normal((6, 4))
+    group[0] += 10
+    wins, cases, p = majority([group])
+    assert (wins, cases) == (0, 5)
+    assert 0.003 < p < 2 / 6 + 0.01  # at most that the first is the best of six, or the worst
+    assert majority([group])[2] == p
+
+
+def test_most_cases_are_counted_over_columns_and_tested_by_exchange():
     most = replace(ABOVE, cases=((PAL, CE),))
     (actual,) = judge_all(result_of([0.9, 0.8], [0.7, 0.7], most, columns=tuple(range(2, 11))))
     assert actual.count == (9, 9)

@@ -18,7 +18,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
-from unhinge.paper.studies.paired import LEVEL, Paired, holm, paired
+import numpy as np
+
+from unhinge.paper.studies.paired import LEVEL, Paired, holm, majority, paired
 from unhinge.paper.studies.study import PLAIN, Ordering, StudyResult
 from unhinge.training.recipes import Method
 
@@ -223,22 +225,27 @@ def _average(result: StudyResult, ordering: Ordering) -> list[Judgement]:
 
 
 def _majority(result: StudyResult, ordering: Ordering) -> list[Judgement]:
-    """The share of cases in favour, by a sign test. Cases share runs, so its p-value is a guide, not a guarantee."""
+    """The share of cases in favour, against what it would be if the runs of each seed were exchanged."""
     judged = [
-        case
+        (better, worse, column, case)
         for better, worse in ordering.cases
         for column in _columns(result, ordering)
         if (case := _pair(result, ordering, better, worse, column)) is not None
     ]
-    counted = [case for case in judged if case.reached]
     if not judged:
         return []
-    seeds = min(case.seeds for case in judged)
-    if not counted:
-        return [Judgement(ordering, "all columns", NOTHING, seeds, False, count=(0, 0))]
-    from scipy import stats
-
-    wins = sum(case.difference > 0 for case in counted)
-    p = float(stats.binomtest(wins, len(counted)).pvalue)
-    share = Paired(wins / len(counted) - 0.5, None, None, p)
-    return [Judgement(ordering, "all columns", share, seeds, True, count=(wins, len(counted)))]
+    least = min(case.seeds for _, _, _, case in judged)
+    groups: dict[tuple[Method, str], list[Method]] = {}  # what is compared with the same runs
+    for better, worse, column, case in judged:
+        if case.reached:
+            groups.setdefault((worse, column), []).append(better)
+    if not groups:
+        return [Judgement(ordering, "all columns", NOTHING, least, False, count=(0, 0))]
+    sign, tables = 1.0 if ordering.larger else -1.0, []
+    for (worse, column), others in groups.items():
+        runs = [_values(result, ordering, method, column) for method in (worse, *others)]
+        shared = sorted(set.intersection(*map(set, runs)))
+        tables.append(sign * np.array([[run[seed] for seed in shared] for run in runs]))
+    wins, cases, p = majority(tables)
+    share = Paired(wins / cases - 0.5, None, None, p)
+    return [Judgement(ordering, "all columns", share, least, True, count=(wins, cases))]
