@@ -349,11 +349,14 @@ def test_collecting_computes_no_figure_and_no_run(tmp_path: Path, monkeypatch: p
     from unhinge.paper.studies import run as studies
 
     code, _, said = run("reproduce", "beyond-large-steps", "collapse", "--collect", "--out", str(tmp_path))
-    assert code == 0, said  # the table of runs that are not there yet
+    assert code == 2
+    assert "neither figures nor verdicts" in said
     assert not (tmp_path / "beyond-large-steps").exists()
+    assert not (tmp_path / "collapse").exists()
     run("reproduce", "beyond-large-steps", "--out", str(tmp_path), "--jobs", "1")
     monkeypatch.setattr(figures, "reproduce", lambda *_, **__: pytest.fail("a figure was computed"))
     monkeypatch.setattr(studies, "sweep", lambda tasks, *_, **__: iter(()) if not tasks else pytest.fail("trained"))
     code, out, said = run("reproduce", "all", "--collect", "--out", str(tmp_path), "--json")
     assert code == 0, said
-    assert [one["id"] for one in json.loads(out) if "reused" in one] == ["beyond-large-steps"]
+    assert [one["id"] for one in json.loads(out)] == ["beyond-large-steps"]  # and no empty tables
+    assert not (tmp_path / "collapse").exists()

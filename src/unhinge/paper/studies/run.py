@@ -114,6 +114,8 @@ def _reproduce(
             if any(place.task.name == task.name for place in plan):
                 write_study(result_of(number), folder, draw=False)
     results = [result_of(number) for number in range(len(studies))]
+    if not train:  # of a study of which nothing was run there is nothing to collect
+        results = [result for result in results if result.measured]
     for result in results:
         write_study(result, folder)
     write_verdicts(list(STUDIES.values()), folder)
