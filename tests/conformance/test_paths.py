@@ -276,10 +276,12 @@ OF_STATES = ["at", "loss", "feature_norm", "weight_norm", "log_norm"]
 
 
 @pytest.mark.parametrize("start", SPECIAL)
-@pytest.mark.parametrize("name", [name for name in PATHS if "spherical" not in name])
+@pytest.mark.parametrize("name", PATHS)
 def test_gradients_where_the_start_lacks_a_part_are_finite_differences(name, start):
     """Neighbours of such a start have the part: an answer may be zero there, and its slope need not be."""
     case = ALL[name]
+    if "spherical" in name and "zero" in start:
+        return  # refused: a zero vector has no direction
     labels = torch.as_tensor(case.inputs.target)
     labels = labels if labels.ndim == 1 else labels.argmax(1)
     features, weight = case.inputs.features.double(), case.inputs.weight.double()

@@ -597,3 +597,24 @@ REFUSED = {
 def test_what_has_no_answer_is_refused(attempt, words):
     with pytest.raises(ValueError, match=words):
         attempt(*start())
+
+
+@pytest.mark.parametrize("kind", ["flow", "descent"])
+@pytest.mark.parametrize("rescaled", [False, True])
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_features_on_the_line_of_their_target_have_the_slopes_of_their_neighbours(kind, rescaled, side):
+    weight = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.tensor([0, 1, 2, 1])
+    problem = Spherical(labels, weight)
+    pull = 1.5 * weight[labels] - 0.5 * weight.sum(0)  # gamma is 1/2
+    start = side * torch.tensor([[0.5], [1.0], [2.0], [3.0]]) * pull
+
+    def asked(features: torch.Tensor) -> torch.Tensor:
+        path = getattr(problem, kind)(features, lr=0.4, rescaled=rescaled)
+        return (path.at(3).features * torch.linspace(1, 2, 16).double().reshape(4, 4)).sum()
+
+    leaf = start.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(asked(leaf), leaf)
+    along = torch.randn(4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    wide, narrow = ((asked(start + h * along) - asked(start - h * along)).item() / (2 * h) for h in (2e-4, 1e-4))
+    assert (slope * along).sum().item() == pytest.approx((4 * narrow - wide) / 3, rel=1e-7)

@@ -113,7 +113,10 @@ class SphericalPath:
         """The state at each time (flow) or after each number of steps (descent)."""
         position = self._position(time)
         times = position.norm.shape[:-1]
-        features = self._planes.assemble(position.norm * position.cos, position.norm * position.sin).to(self.features)
+        features = self._planes.assemble(position.norm * position.cos, position.norm * position.sin)
+        if self._planes.lean is not None:
+            features = features + self._widening(time)[..., None] * self._planes.lean
+        features = features.to(self.features)
         return State(features, self.weight.expand(*times, -1, -1), None, features.new_zeros(times))
 
     def direction(self) -> State:
@@ -318,6 +321,18 @@ class SphericalPath:
 
         index = torch.arange(len(cos)).reshape(position.cos.shape[:-1])
         return in_pieces(asked, index, toward.numel())
+
+    def _widening(self, time: Time) -> Tensor:
+        """What a small part across the line of v is multiplied by until each time, (*, n); 0 off the line.
+
+        A feature that starts on the line stays there, but those that start next to it do not stay at their distance.
+        """
+        beside = replace(self.motion, planes=self._planes.beside_the_line())
+        position = beside.position(self.motion.times(time))
+        straight = self._planes.across == 0
+        return torch.where(
+            straight, position.norm * position.sin / torch.where(straight, beside.planes.across, 1.0), 0.0
+        )
 
     def _position(self, time: Time) -> Position:
         return self.motion.position(self.motion.times(time))

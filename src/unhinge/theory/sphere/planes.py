@@ -14,9 +14,10 @@ from torch import Tensor
 from unhinge.theory.numerics import EPS, HUGE
 from unhinge.theory.validation import check_labels, check_soft_labels
 
-__all__ = ["Planes", "Pulls", "find_planes", "find_pulls"]
+__all__ = ["BESIDE", "Planes", "Pulls", "find_planes", "find_pulls"]
 
 TINY = torch.finfo(torch.float64).tiny
+BESIDE = 1e-100  # of the norm: what happens so near to the line is linear, and far above the smallest float
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Planes:
     along: Tensor  # (n,), coordinate along v
     across: Tensor  # (n,), coordinate across, not negative; exactly 0 on the line of v
     units: Tensor  # (n, p), unit vector across; 0 on the line of v
+    lean: Tensor | None  # (n, p), on the line of v the part across: zero, but not its slope; None without gradients
 
     @property
     def norm(self) -> Tensor:
@@ -55,9 +57,14 @@ class Planes:
 
     def part(self, examples: slice) -> Planes:
         """Some of the examples."""
-        rows = (x[examples] for x in (self.pull, self.along, self.across, self.units))
+        parts = self.pull, self.along, self.across, self.units, self.lean
+        rows = (None if x is None else x[examples] for x in parts)
         pulls = replace(self.pulls, rows=self.pulls.rows[examples], labels=self.pulls.labels[examples])
-        return Planes(pulls, *rows)
+        return Planes(pulls, *rows)  # type: ignore[arg-type]
+
+    def beside_the_line(self) -> Planes:
+        """The same, with examples on the line of v a little (`BESIDE`) off it."""
+        return replace(self, across=torch.where(self.across == 0, BESIDE * self.norm, self.across))
 
     def assemble(self, along: Tensor, across: Tensor) -> Tensor:
         """Features from their coordinates (*, n), shape (*, n, p) float64."""
@@ -117,7 +124,9 @@ def find_planes(features: Tensor, pulls: Pulls) -> Planes:
     # a residue of rounding in every entry is no residue: a start meant to be opposite is opposite
     eps = torch.finfo(features.dtype).eps
     rounding = 4 * eps * (h.detach().abs() + along.detach().abs() * pulls.noise[pulls.rows])
-    apart = torch.where((apart.abs() <= rounding).all(1, keepdim=True), 0.0, apart)
+    straight = (apart.abs() <= rounding).all(1, keepdim=True)
+    lean = torch.where(straight, apart - apart.detach(), 0.0) * scale if apart.requires_grad else None
+    apart = torch.where(straight, 0.0, apart)
     across = apart.norm(dim=1, keepdim=True)
     units = apart / torch.where(across > 0, across, 1.0)
-    return Planes(pulls, pulls.sizes[pulls.rows], (along * scale)[:, 0], (across * scale)[:, 0], units)
+    return Planes(pulls, pulls.sizes[pulls.rows], (along * scale)[:, 0], (across * scale)[:, 0], units, lean)
