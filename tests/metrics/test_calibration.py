@@ -195,3 +195,12 @@ def test_nothing_has_no_calibration_error():
 def test_bins_of_different_widths_do_not_add():
     with pytest.raises(ValueError, match="same number of bins"):
         Reliability.empty(15) + Reliability.empty(10)
+
+
+def test_unsigned_labels_other_byte_orders_and_reversed_arrays_are_read():
+    rows = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    expected = expected_calibration_error(rows, [0, 1, 1])
+    for labels in (np.array([0, 1, 1], dtype=np.uint16), np.array([0, 1, 1], dtype=">i4")):
+        assert expected_calibration_error(rows, labels) == expected
+    turned = expected_calibration_error(rows[::-1], np.array([0, 1, 1])[::-1].astype(np.uint64), bins=15.0)
+    assert turned == pytest.approx(expected)

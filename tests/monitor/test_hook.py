@@ -417,3 +417,16 @@ def test_forward_passes_without_labels_do_not_pile_up():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert monitor.compute()["examples"] == 12
+
+
+def test_of_a_loss_with_further_integers_the_first_is_the_target():
+    class WithLengths(nn.Module):
+        def forward(self, logits: Tensor, target: Tensor, lengths: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(logits, target) + 0 * lengths.sum()
+
+    model, loss = nn.Linear(4, 2), WithLengths()
+    monitor = Monitor(model, loss=loss)
+    target = torch.arange(40) % 2
+    loss(model(torch.randn(40, 4)), target, torch.zeros(40, dtype=torch.long))
+    assert monitor.summary is not None
+    assert monitor.summary.counts.tolist() == [20, 20]

@@ -66,3 +66,11 @@ def test_a_simplex_has_its_angle_and_one_row_has_none():
     with pytest.raises(ValueError, match="at least two rows"):
         smallest_angle(frame[:1])
     assert prototype_record(frame[:1])["prototype_angle_min"] == 180.0
+
+
+def test_two_rows_of_zeros_stand_at_right_angles():
+    assert smallest_angle(torch.zeros(3, 2)).item() == pytest.approx(math.pi / 2)
+    rows = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
+    assert smallest_angle(rows).item() == pytest.approx(math.pi / 2)
+    smallest_angle(rows).backward()
+    assert torch.isfinite(rows.grad).all()

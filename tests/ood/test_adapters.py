@@ -248,3 +248,11 @@ def test_a_normalizing_head_can_be_scored_unnormalized(images):
 def test_an_empty_training_loader_is_told(model):
     with pytest.raises(ValueError, match="training data is empty"):
         ScoreDetector(model, "neco").fit([])
+
+
+def test_the_configuration_comes_before_the_arguments_also_where_it_says_no():
+    given = {"postprocessor": {"postprocessor_args": {"unnormalized": False, "score": "norm"}}}
+    made = ScorePostprocessor(given, "energy", unnormalized=True)
+    assert (made.unnormalized, made.score) == (False, "norm")
+    with pytest.raises(ValueError, match="temperature"):
+        ScorePostprocessor({"postprocessor": {"postprocessor_args": {"temperature": 0}}})

@@ -260,10 +260,10 @@ def test_softmax_does_not_saturate():
         ({"weight": torch.randn(3, 4)}, "weight must have shape"),
         ({"bias": torch.randn(4)}, "bias must have shape"),
         ({"target": torch.zeros(60, dtype=torch.int64)}, "at least 2 classes"),
-        ({"principal": 6}, "principal must lie between 1 and the dimension 5"),
-        ({"neco_dim": 0}, "neco_dim must lie between"),
+        ({"principal": 6}, "principal must be a whole number and lie between 1 and the dimension 5"),
+        ({"neco_dim": 0}, "neco_dim must be a whole number and lie between"),
         ({"nci_strength": -1.0}, "nci_strength must not be negative"),
-        ({"neighbors": 61}, "between 1 and the 60"),
+        ({"neighbors": 61}, "between 1 and 60"),
         ({"features": torch.full((60, 5), math.nan)}, "NaN or infinite"),
     ],
 )
@@ -313,3 +313,27 @@ def test_features_whose_squares_are_no_numbers_are_scored(scale):
     torch.testing.assert_close(other["norm"] / scale, one["norm"])
     for name in ("mahalanobis", "neco", "fdbd"):
         torch.testing.assert_close(other[name], one[name])
+
+
+def test_a_training_feature_of_zero_is_a_neighbour_at_distance_one():
+    train, target = torch.tensor([[0.0, 0], [1, 0.2], [0, 1], [0.3, 1]]), torch.tensor([0, 0, 1, 1])
+    detector = CollapseDetector.fit(train, target, torch.eye(2), neighbors=1)
+    asked = torch.tensor([[-1.0, 0.5], [0.0, 0.0]])
+    assert detector.scores(asked)["knn"].tolist() == pytest.approx([-1.0, 0.0])
+
+
+def test_scores_of_collapsed_features_stay_finite_in_single_precision():
+    generator = torch.Generator().manual_seed(0)
+    target = torch.arange(30) % 3
+    train = torch.eye(3, 6, dtype=torch.float64)[target]
+    train = train + 1e-20 * torch.randn(30, 6, generator=generator, dtype=torch.float64)
+    detector = CollapseDetector.fit(train, target, torch.eye(3, 6))
+    scores = detector.scores(torch.randn(5, 6, generator=generator))
+    assert all(torch.isfinite(score).all() for score in scores.values())
+
+
+@pytest.mark.parametrize("option", ["neighbors", "principal", "neco_dim"])
+def test_fractions_are_no_dimensions(option):
+    features, target = torch.randn(30, 6), torch.arange(30) % 3
+    with pytest.raises(ValueError, match=f"{option} must be a whole number"):
+        CollapseDetector.fit(features, target, torch.randn(3, 6), **{option: 2.5})

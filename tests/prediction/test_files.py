@@ -248,3 +248,35 @@ def test_too_many_classes_are_refused_with_the_estimate_before_memory_is_taken(t
 def test_a_name_without_an_ending_is_named_in_the_message():
     with pytest.raises(FileError, match=r"^'\.' is none of"):
         read_features(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a,b,label\n1,2,0\n3,4,\n5,6,1\n", "row 2 has no label"),
+        ("0,1,species\n5.1,3.5,setosa\n4.9,3.0,virginica\n", "counts the columns"),
+        ("0,1,2\n5.1,3.5,0\n4.9,3.0,1\n", "counts the columns"),
+        (",a,b,label\n0,5.1,3.5,0\n1,4.9,3.0,1\n", "column 1 has no name.*index=False"),
+        ("a,label,target\n5.1,0,0\n4.9,1,1\n", "only one of them is the class"),
+    ],
+)
+def test_a_csv_that_would_be_misread_is_refused(tmp_path: Path, text: str, told: str):
+    file = tmp_path / "table.csv"
+    file.write_text(text)
+    with pytest.raises(FileError, match=told):
+        read_features(file)
+
+
+def test_classes_named_by_numbers_keep_the_order_of_numbers(tmp_path: Path):
+    """So that the rows of a weight belong to them: as words, 10 comes before 2."""
+    labels, weight = np.arange(24) % 12, np.eye(12)
+    np.savez(tmp_path / "words.npz", features=weight[labels], labels=labels.astype(str), weight=weight)
+    assert read_features(tmp_path / "words.npz").labels.tolist() == labels.tolist()
+    np.savez(tmp_path / "names.npz", features=weight[labels][:, :2], labels=np.array(["b", "a"])[labels % 2])
+    assert read_features(tmp_path / "names.npz").labels.tolist() == (1 - labels % 2).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_labels_are_labels(tmp_path: Path, dtype: torch.dtype):
+    torch.save({"features": torch.eye(4), "labels": torch.tensor([0, 1, 0, 1]).to(dtype)}, tmp_path / "a.pt")
+    assert read_features(tmp_path / "a.pt").labels.tolist() == [0, 1, 0, 1]

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from sklearn.datasets import load_digits, load_iris, make_classification
+from sklearn.datasets import load_digits, load_iris, load_wine, make_classification
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import RidgeClassifier
+from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import linear_kernel
 from sklearn.neighbors import NearestCentroid
 
@@ -370,3 +371,43 @@ def test_probabilities_say_something_in_any_unit_of_the_features(power):
     np.testing.assert_array_equal(scaled.argmax(1), plain.argmax(1))
     np.testing.assert_allclose(scaled, plain, atol=0.1)
     assert scaled.std() > 0.01
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_a_first_batch_of_one_class_does_not_spoil_the_probabilities(kernel):
+    x, y = load_wine(return_X_y=True)
+    x = x if kernel == "linear" else x / x.std(0)
+    order = np.random.default_rng(0).permutation(len(y))
+    x, y = x[order], y[order]
+    at_once = UnhingedClassifier(kernel=kernel).fit(x[:89], y[:89])
+    one_by_one = UnhingedClassifier(kernel=kernel)
+    for k in range(89):
+        one_by_one.partial_fit(x[k : k + 1], y[k : k + 1], classes=[0, 1, 2])
+    losses = [log_loss(y[89:], model.predict_proba(x[89:])) for model in (at_once, one_by_one)]
+    assert losses[1] < losses[0] + 0.1
+
+
+def test_what_would_be_ignored_is_refused():
+    x, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match="class_weight names '0'"):
+        UnhingedClassifier(class_weight={"0": 100.0}).fit(x, y)
+    with pytest.raises(ValueError, match="no kernel has the parameter 'gama'"):
+        UnhingedClassifier(kernel="rbf", kernel_params={"gama": 10.0}).fit(x, y)
+    with pytest.raises(ValueError, match="class_weight must be"):
+        UnhingedClassifier(class_weight=np.ones(3)).fit(x, y)
+    for wrong in ({"gamma": "auto"}, {"alpha": None}, {"logit_penalty": "1"}):
+        with pytest.raises(ValueError, match="must be a number"):
+            UnhingedClassifier(**wrong).fit(x, y)
+
+
+def test_parameters_that_were_changed_after_the_fit_are_named():
+    x, y = load_iris(return_X_y=True)
+    model = UnhingedClassifier().fit(x, y)
+    with pytest.raises(ValueError, match="fitted with the linear kernel"):
+        model.set_params(kernel="rbf").predict(x)
+    model.set_params(kernel="linear", logit_penalty=1.0)
+    assert model.predict(x).shape == y.shape
+    with pytest.raises(ValueError, match="logit_penalty was 0"):
+        model.partial_fit(x, y)
+    with pytest.raises(ValueError, match="gamma must be"):
+        model.set_params(logit_penalty=0.0, gamma=-3).partial_fit(x, y)

@@ -188,3 +188,38 @@ def test_a_frame_of_spark(rows, spark, tmp_path):
 
     assert_same(ask(rows, None), rows)
     check_bad(ask, rows)
+
+
+def test_the_width_is_that_of_most_rows_and_bad_rows_have_their_partition():
+    dask = pytest.importorskip("dask", reason="dask is not installed")
+    import dask.dataframe as dd
+    import pandas as pd
+
+    rows = [[float(k), 1.0, 2.0] for k in range(40)]
+    rows[0], rows[35] = [1.0], [math.inf, 0.0, 0.0]
+    with dask.config.set({"dataframe.convert-string": False}):
+        frame = dd.from_pandas(pd.DataFrame({"features": rows, "label": [0, 1] * 20}), npartitions=4)
+        hollow = pd.DataFrame({"features": [None] * 10 + rows[10:20], "label": [0, 1] * 10})
+        partly = dd.from_pandas(hollow, npartitions=2)
+    bad = BadRows()
+    found = summarize_dask(frame, num_classes=2, bad=bad)
+    assert found.counts.tolist() == [19, 19]
+    assert sorted(bad.places) == [
+        "partition 0, row 0: the number of features differs",
+        "partition 3, row 5: a feature is NaN or infinite",
+    ]
+    missing = BadRows()
+    assert summarize_dask(partly, num_classes=2, bad=missing).counts.tolist() == [5, 5]
+    assert missing.counts == {"a feature or label is missing": 10}
+
+
+def test_what_is_no_stream_of_batches_is_named():
+    table = pa.table({"features": [[1.0], [2.0]], "label": [0, 1]})
+    for wrong, told in ((table, "got one Table"), ([1, 2], "got int"), (None, "got one NoneType")):
+        with pytest.raises(ValueError, match=told):
+            summarize_batches(wrong, num_classes=2)
+    for classes in (0, "4"):
+        with pytest.raises(ValueError, match="num_classes must be a whole number"):
+            summarize_batches([table], num_classes=classes)
+    with pytest.raises(ValueError, match="at least one column"):
+        summarize_batches([table], [], num_classes=2)

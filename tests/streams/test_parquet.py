@@ -475,3 +475,10 @@ def test_empty_lists_wrong_numbers_of_classes_and_a_file_to_resume_in_are_refuse
             summarize_parquet(good, num_classes=classes)
     with pytest.raises(ValueError, match="resume must name a folder"):
         summarize_parquet(good, resume=hollow)
+
+
+def test_labels_that_are_lists_in_a_later_file_are_named(tmp_path):
+    pq.write_table(pa.table({"features": [[1.0], [2.0]], "label": [0, 1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"features": [[1.0]], "label": [[0.5, 0.5]]}), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=r"whole numbers in some of the files, but not in .*b\.parquet"):
+        summarize_parquet(tmp_path)

@@ -194,7 +194,7 @@ def classwise_calibration_error(probabilities: Numbers, target: Labels, bins: in
 
 def _binned(confidence: Tensor, right: Tensor, bins: int) -> Reliability:
     """Counts of (K, n) confidences, in K rows of bins."""
-    _check_bins(bins)
+    bins = _check_bins(bins)
     rows, device = len(confidence), float64_device(confidence)
     inner = (torch.arange(1, bins, dtype=torch.float64) / bins).to(confidence.dtype).to(device, torch.float64)
     wide = confidence.to(device, torch.float64).contiguous()

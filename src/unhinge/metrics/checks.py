@@ -19,7 +19,7 @@ Labels: TypeAlias = Tensor | NDArray[Any] | Sequence[int]
 def as_numbers(name: str, value: Numbers, shape: tuple[str | int, ...]) -> Tensor:
     """A finite, non-empty float tensor of `shape`, where a word stands for any size; whole numbers become float64."""
     try:
-        number = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+        number = value if isinstance(value, Tensor) else torch.as_tensor(_plain(value))
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{name} must be a tensor or an array of numbers, got {type(value).__name__}.") from None
     if number.is_complex():
@@ -42,10 +42,17 @@ def as_numbers(name: str, value: Numbers, shape: tuple[str | int, ...]) -> Tenso
     return number
 
 
+def _plain(value: object) -> NDArray[Any]:
+    """An array of a form that torch takes: no negative strides, and the byte order of the machine."""
+    array = np.asarray(value)
+    native = array.dtype.newbyteorder("=") if array.dtype.byteorder in "<>" else array.dtype
+    return np.ascontiguousarray(array, dtype=native).reshape(array.shape)
+
+
 def as_labels(name: str, value: Labels, size: int, num_classes: int) -> Tensor:
     """Labels :math:`0 .. C - 1` of `size` examples, as int64."""
     try:
-        labels = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+        labels = value if isinstance(value, Tensor) else torch.as_tensor(_plain(value))
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{name} must be a tensor or an array of labels, got {type(value).__name__}.") from None
     if labels.numel() == 0:
@@ -56,13 +63,14 @@ def as_labels(name: str, value: Labels, size: int, num_classes: int) -> Tensor:
         )
     if labels.shape != (size,):
         raise ValueError(f"{name} must have shape ({size},), one label per example, got {tuple(labels.shape)}.")
+    labels = labels.to(torch.int64)  # torch has no minimum of unsigned numbers
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
         raise ValueError(
             f"{name} must lie in 0 .. {num_classes - 1} (there are {num_classes} classes), got values from {low} to "
             f"{high}. Relabel the classes; examples to be ignored must be left out."
         )
-    return labels.to(torch.int64)
+    return labels
 
 
 def as_probabilities(value: Numbers) -> Tensor:

@@ -229,14 +229,14 @@ class Monitor:
     def _on_loss(self, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if not self._heard:
             return
-        given = [*args, *(kwargs[key] for key in ("target",) if key in kwargs)]
+        given = [*(kwargs[key] for key in ("target", "labels") if key in kwargs), *args]
         integers = [value for value in given if isinstance(value, Tensor) and not value.is_floating_point()]
         if not integers:
             raise ValueError(
                 "the loss was called without integer labels. Leave out loss=, and call update(labels) after each "
                 "forward pass; of soft labels, take the class: update(target.argmax(1))."
             )
-        self._take(integers[-1])
+        self._take(integers[0])  # of losses that take more, such as lengths, after the target
 
     def _take(self, labels: Labels) -> bool:
         """Count the last forward passes that have as many rows as there are labels; False if there are none at all."""

@@ -43,6 +43,8 @@ def smallest_angle(rows: Tensor) -> Tensor:
         if not top.item() <= best:  # also for NaN, which then shows in the angle
             best, pair = top.item(), (start + int(place) // count, int(place) % count)
     a, b = units[pair[0]], units[pair[1]]
+    if not (bool(a.detach().any()) or bool(b.detach().any())):  # both are zero, and have no angle: a right one
+        return (a + b).sum() + torch.pi / 2
     return 2 * torch.atan2((a - b).norm(), (a + b).norm())
 
 

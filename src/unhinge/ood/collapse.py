@@ -240,8 +240,10 @@ class CollapseDetector:
     def with_neighbors(self, features: Numbers, neighbors: int = 50) -> CollapseDetector:
         """The same with ``knn``, which keeps these training features, shape :math:`(m, p)`; :math:`k \\le m`."""
         rows = as_numbers("features", features, ("n", self.weight.shape[1])).detach()
-        if isinstance(neighbors, bool) or not 1 <= neighbors <= len(rows):
-            raise ValueError(f"neighbors must lie between 1 and the {len(rows)} training features, got {neighbors}.")
+        if isinstance(neighbors, bool) or neighbors != int(neighbors) or not 1 <= neighbors <= len(rows):
+            raise ValueError(
+                f"neighbors must be a whole number between 1 and {len(rows)}, the training features, got {neighbors}."
+            )
         return replace(self, bank=_usable(unit_rows(rows.to(self.weight))), neighbors=int(neighbors))
 
     def __repr__(self) -> str:
@@ -285,7 +287,7 @@ class CollapseDetector:
             "softmax": lambda: log_odds(z),
             "energy": lambda: energy_score(z),
             "norm": lambda: norm_score(h),
-            "mahalanobis": lambda: mahalanobis_score(h, self.class_means, self.whitening),
+            "mahalanobis": lambda: mahalanobis_score(h, self.class_means, self.whitening).clamp(min=-largest),
             "neco": lambda: neco_score(h, self.neco_basis),
             "nci": lambda: nci_score(h, z, self.weight, self.global_mean, self.nci_strength),
             "fdbd": lambda: fdbd_score(h, z, self.row_distances, self.global_mean, largest=largest),
@@ -397,6 +399,8 @@ def _usual_principal(dim: int) -> int:
 def _dimension(name: str, given: int | None, usual: int, dim: int) -> int:
     if given is None:
         return usual
-    if isinstance(given, bool) or not 1 <= given <= dim:
-        raise ValueError(f"{name} must lie between 1 and the dimension {dim} of the features, got {given}.")
+    if isinstance(given, bool) or given != int(given) or not 1 <= given <= dim:
+        raise ValueError(
+            f"{name} must be a whole number and lie between 1 and the dimension {dim} of the features, got {given}."
+        )
     return int(given)

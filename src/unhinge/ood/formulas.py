@@ -192,5 +192,7 @@ def knn_score(features: Tensor, bank: Tensor, neighbors: int) -> Tensor:
         tensor([-1.4142])
     """
     units = unit_rows(features)
-    place = (units.detach() @ bank.mT).topk(neighbors, dim=1).indices[:, -1]
+    # nearest by the expanded square, in which rows of zeros, of no length, count as what they are
+    nearness = 2 * units.detach() @ bank.mT - (bank != 0).any(1).to(units)
+    place = nearness.topk(neighbors, dim=1).indices[:, -1]
     return -torch.linalg.vector_norm(units - bank[place], dim=1)

@@ -70,11 +70,11 @@ class ScorePostprocessor(BorrowedBases):
         self.config = config
         section = _entry(config, "postprocessor")
         given = _entry(section, "postprocessor_args")
-        self.args_dict: Any = _entry(section, "postprocessor_sweep") or {}
-        self.score: Score = _entry(given, "score") or score
-        self.head: nn.Module | str | None = _entry(given, "head") or head
-        self.temperature: float = _entry(given, "temperature") or temperature
-        self.unnormalized = bool(_entry(given, "unnormalized") or unnormalized)
+        self.args_dict: Any = _entry(section, "postprocessor_sweep", {})
+        self.score: Score = _entry(given, "score", score)
+        self.head: nn.Module | str | None = _entry(given, "head", head)
+        self.temperature: float = _entry(given, "temperature", temperature)
+        self.unnormalized = bool(_entry(given, "unnormalized", unnormalized))
         self.detector: CollapseDetector | None = None
         check_score(self.score, self.temperature)
         self._found: tuple[nn.Module, nn.Module] | None = None
@@ -130,6 +130,7 @@ def _with_bar(batches: Loader) -> Loader:
     return track(batches, "scoring")
 
 
-def _entry(config: object, name: str) -> Any:
-    """Of a mapping or an object, or None."""
-    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+def _entry(config: object, name: str, otherwise: object = None) -> Any:
+    """Of a mapping or an object, if it has one."""
+    found = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+    return otherwise if found is None else found

@@ -218,7 +218,21 @@ def _csv(file: Path) -> dict[str, object]:
     heads = rows[0]
     if len(heads) == 1:
         raise FileError(f"{file.name} has one column, {one_line(heads[0], 80)!r}; columns are separated by commas.")
-    place = next((heads.index(name) for name in ("label", *NAMES["labels"]) if name in heads), None)
+    known = [place for place, head in enumerate(heads) if head in ("label", *NAMES["labels"])]
+    if len(known) > 1:
+        called = " and ".join(heads[place] for place in known)
+        raise FileError(f"{file.name} has the columns {called}; only one of them is the class. Leave out the others.")
+    place = known[0] if known else None
+    if place is not None and "" in heads:
+        raise FileError(
+            f"{file.name}: column {heads.index('') + 1} has no name. An index that pandas writes has none, and is no "
+            "feature: write the file with index=False."
+        )
+    if place is None and len(heads) > 2 and heads[:-1] == [str(number) for number in range(len(heads) - 1)]:
+        raise FileError(
+            f"{file.name}: the first line counts the columns, {one_line(','.join(heads), 40)!r}, as pandas does where "
+            "they have no names. Name them, the class label."
+        )
     if place is not None:
         rows = rows[1:]
     elif not all(_is_number(cell) for cell in heads[:-1]):
@@ -230,6 +244,8 @@ def _csv(file: Path) -> dict[str, object]:
         if len(row) != width:
             raise FileError(f"{file.name}: row {line} has {len(row)} columns, the first line has {width}.")
     labels = [row.pop(place) for row in rows]
+    if "" in labels:
+        raise FileError(f"{file.name}: row {labels.index('') + 1} has no label. Leave it out.")
     try:
         features = np.array(rows, dtype=np.float64)
     except ValueError:
@@ -375,14 +391,13 @@ def _numbers(name: str, value: object, ndim: int) -> Tensor:
 
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64)
 
 
 def _labels(value: object, size: int) -> Tensor:
     kind = value.dtype if isinstance(value, Tensor | np.ndarray) else type(value).__name__
     if isinstance(value, np.ndarray) and value.dtype.kind in "US" and value.ndim == 1:
-        # Names of classes: numbered in their order, as scikit-learn does.
-        value = np.unique(value, return_inverse=True)[1]
+        value = _numbered(value)
     if isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided:
         value = value.detach().double().numpy()
     if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim == 1:
@@ -402,6 +417,18 @@ def _labels(value: object, size: int) -> Tensor:
     if value.shape != (size,):
         raise FileError(f"labels must have shape ({size},), one per example, got {_shape(value)}.")
     return value.to(torch.int64).contiguous()
+
+
+def _numbered(names: np.ndarray) -> np.ndarray:
+    """Classes by the order of their names, as scikit-learn has it; names that are whole numbers in that of numbers."""
+    unique, places = np.unique(names, return_inverse=True)
+    words = [name.decode() if isinstance(name, bytes) else str(name) for name in unique.tolist()]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        return places
+    rank = np.empty(len(words), dtype=np.int64)
+    rank[sorted(range(len(words)), key=lambda k: int(words[k]))] = np.arange(len(words))
+    ranked: np.ndarray = rank[places]
+    return ranked
 
 
 def _shape(value: Tensor) -> str:

@@ -22,7 +22,7 @@ def is_parquet(source: str) -> bool:
         >>> is_parquet("features.npz")
         False
     """
-    return source.rstrip("/").endswith((".parquet", ".pq")) or "://" in source or Path(source).is_dir()
+    return source.rstrip("/").lower().endswith((".parquet", ".pq")) or "://" in source or Path(source).is_dir()
 
 
 def measure_parquet(

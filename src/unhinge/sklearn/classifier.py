@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
+from numbers import Real
 from operator import add
 from typing import Any, Self, TypeAlias
 
@@ -16,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from unhinge.sklearn.expansion import expansion, kernel_function, kernel_products
+from unhinge.sklearn.expansion import KERNEL_PARAMETERS, expansion, kernel_function, kernel_products
 from unhinge.sklearn.solution import linear_solution
 from unhinge.sklearn.sums import Array, Sums
 from unhinge.sklearn.temperature import FOLDS, HeldOutLosses, digest_of, enough_of, fold_of
@@ -72,6 +73,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         True
     """
 
+    _was_linear: bool  # the kernel, when it was fitted
     _sums: Sums  # of the linear kernel, with the three below
     _origin: Array  # (p,)
     _prototypes: Array  # (C, p)
@@ -143,10 +145,15 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _added(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None, sample_weight: ArrayLike | None) -> Self:
         first = not hasattr(self, "classes_")
-        if first:
-            self._check_parameters()
+        self._check_parameters()
         rows, labels = validate_data(self, X, y, dtype=(np.float64, np.float32), reset=first)
         check_classification_targets(labels)
+        if not first:
+            self._check_unchanged()
+            if self._was_linear and self._sums.second is None and self.logit_penalty > 0:
+                raise ValueError(
+                    "logit_penalty was 0 when it was fitted, and nothing it needs was kept. Call fit() again."
+                )
         if first:
             self.classes_ = np.unique(labels) if classes is None else np.unique(classes)
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
@@ -159,7 +166,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if first:
             return self._start(rows, labels, sample_weight, fewest=1)
         places, weight = self._places(labels), _weights(sample_weight, rows)
-        if self.calibrate:
+        if self.calibrate and self._usable(self._mass):  # of one class alone, scores say nothing about their scale
             some = enough_of(digest_of(rows), weight)
             self._calibrate(self._scores(rows[some]), places[some], weight[some])
         if self._linear:
@@ -198,6 +205,7 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"class_weight must hold weights that are not all 0 where there are examples, got {emphasis}."
             )
+        self._was_linear = self._linear
         if self._linear:
             # a weighted mean: copies and weights move it alike
             self._origin = np.average(np.asarray(X, dtype=np.float64), axis=0, weights=weight)
@@ -267,10 +275,14 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 known[at] = True
         return scores, known
 
+    @property
+    def _mass(self) -> Array:
+        """The total weight of each class, (C,)."""
+        return self._sums.mass if self._linear else np.bincount(self._labels, self._weight, len(self.classes_))
+
     def _expand(self) -> Array:
         """The coefficients of all examples; returns their shares as a column."""
-        mass = np.bincount(self._labels, self._weight, len(self.classes_))
-        emphasis = self._class_weights(mass)
+        emphasis = self._class_weights(self._mass)
         self._dual, omega, self._biases = expansion(self._labels, self._weight, emphasis, self._gamma, self.alpha)
         return omega[:, None]
 
@@ -330,8 +342,15 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
+        self._check_unchanged()
         rows: Array = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
         return rows
+
+    def _check_unchanged(self) -> None:
+        """That the kernel, which decides what is kept of the data, is still that of the fit."""
+        if self._was_linear != self._linear:
+            was = "the linear" if self._was_linear else "another"
+            raise ValueError(f"it was fitted with {was} kernel, and kernel is {self.kernel!r} now. Call fit() again.")
 
     def _scores(self, X: Array) -> Array:
         if self._linear:
@@ -363,6 +382,9 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.class_weight == "balanced":
             return np.where(mass > 0, mass.sum() / (len(mass) * np.where(mass > 0, mass, 1.0)), 0.0)
         assert isinstance(self.class_weight, dict)
+        unknown = [label for label in self.class_weight if label not in self.classes_.tolist()]
+        if unknown:
+            raise ValueError(f"class_weight names {unknown[0]!r}, which is none of the classes {self.classes_}.")
         weights = np.array([float(self.class_weight.get(label, 1.0)) for label in self.classes_.tolist()])
         if not np.isfinite(weights).all() or (weights < 0).any():
             raise ValueError(f"class_weight must hold weights that are finite and not negative, got {weights}.")
@@ -373,16 +395,26 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return bool((mass > 0).sum() >= 2 and (self._class_weights(mass) * mass).sum() > 0)
 
     def _check_parameters(self) -> None:
+        numbers: dict[str, object] = {"alpha": self.alpha, "logit_penalty": self.logit_penalty}
+        if self.gamma is not None:
+            numbers["gamma"] = self.gamma
+        for name, value in numbers.items():
+            if not isinstance(value, Real):
+                raise ValueError(f"{name} must be a number, got {value!r}.")
         if self.gamma is not None and not (math.isfinite(self.gamma) and self.gamma >= 0):
             raise ValueError(f"gamma must be None or a number of at least 0, got {self.gamma}.")
         if not (math.isfinite(self.alpha) and self.alpha > 0):
             raise ValueError(f"alpha must be greater than 0, got {self.alpha}; without decay there is no minimum.")
         if not (math.isfinite(self.logit_penalty) and self.logit_penalty >= 0):
             raise ValueError(f"logit_penalty must be at least 0, got {self.logit_penalty}.")
-        if not (self.class_weight is None or self.class_weight == "balanced" or isinstance(self.class_weight, dict)):
+        named = isinstance(self.class_weight, str) and self.class_weight == "balanced"
+        if not (self.class_weight is None or named or isinstance(self.class_weight, dict)):
             raise ValueError(f'class_weight must be None, "balanced" or a dictionary, got {self.class_weight!r}.')
         if isinstance(self.kernel, str) and self.kernel == "precomputed":
             raise ValueError('kernel="precomputed" is not supported; pass the function that computes it.')
+        unknown = sorted(set(self.kernel_params or {}) - KERNEL_PARAMETERS)
+        if unknown and not callable(self.kernel):
+            raise ValueError(f"no kernel has the parameter {unknown[0]!r}; there are {sorted(KERNEL_PARAMETERS)}.")
         if not self._linear and self.logit_penalty:
             raise ValueError(
                 "logit_penalty needs the linear kernel: with another it is kernel ridge regression, which "

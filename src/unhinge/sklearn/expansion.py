@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from sklearn.metrics.pairwise import pairwise_kernels
+from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
 from sklearn.utils import gen_batches
 
 from unhinge.sklearn.sums import Array
 
-__all__ = ["Kernel", "expansion", "kernel_products"]
+__all__ = ["KERNEL_PARAMETERS", "Kernel", "expansion", "kernel_products"]
 
 Kernel = Callable[[Array, Array], Array]
+KERNEL_PARAMETERS = frozenset(name for names in KERNEL_PARAMS.values() for name in names)  # of all kernels with names
 BLOCK = 1 << 22  # kernel values held at once
 
 

@@ -13,6 +13,7 @@ from unhinge.metrics.collapse import CollapseSummary
 from unhinge.streams.part import Part, part_of
 from unhinge.streams.rows import BadRows, Batch, Columns, width_of
 from unhinge.theory.linear.summary import Summary, summarize
+from unhinge.theory.validation import check_num_classes
 
 if TYPE_CHECKING:
     import dask.dataframe
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["summarize_batches", "summarize_dask", "summarize_dataset", "summarize_ray", "summarize_spark"]
 
 BATCH = 8192  # rows of a batch
+FIRST = 256  # rows that tell how wide the features are: the width of most of them
 
 
 def summarize_batches(
@@ -52,7 +54,10 @@ def summarize_batches(
         >>> summarize_batches(table.to_batches(), num_classes=2).means().tolist()
         [[1.0, 2.0], [4.0, 5.0]]
     """
-    items = (batch for batch in batches if batch.num_rows)
+    if hasattr(batches, "num_rows") or not hasattr(batches, "__iter__"):
+        raise ValueError(f"batches must be an iterable of record batches or tables, got one {type(batches).__name__}.")
+    items = (_batch(batch) for batch in batches)
+    items = (batch for batch in items if batch.num_rows)
     first = next(items, None)
     if first is None:
         raise ValueError("there are no rows.")
@@ -101,7 +106,7 @@ def summarize_ray(
     Arguments as in :func:`summarize_batches`.
     """
     pruned = dataset.select_columns(_names(features, label))
-    columns = _columns(features, label, num_classes, pruned.take_batch(1, batch_format="pyarrow"))
+    columns = _columns(features, label, num_classes, pruned.take_batch(FIRST, batch_format="pyarrow"))
     # None: whole blocks, so that there are few parts.
     summed = partial(_part_in_a_table, columns=columns)
     parts = pruned.map_batches(summed, batch_size=None, batch_format="pyarrow")
@@ -126,10 +131,18 @@ def summarize_dask(
     with needed_for("a Dask frame"):
         import dask
         import pyarrow as pa
+    if not hasattr(frame, "to_delayed"):
+        raise ValueError(f"frame must be a dask.dataframe.DataFrame, got {type(frame).__name__}.")
+    missing = [name for name in _names(features, label) if name not in frame.columns]
+    if missing:
+        raise ValueError(f"the frame has no column {missing[0]!r}; it has {', '.join(map(str, frame.columns))}.")
     pruned = frame[_names(features, label)]
-    first = pa.Table.from_pandas(pruned.head(1, npartitions=-1), preserve_index=False)
+    first = pa.Table.from_pandas(pruned.head(FIRST, npartitions=-1), preserve_index=False)
+    if not first.num_rows:
+        raise ValueError("there are no rows.")
     columns = _columns(features, label, num_classes, first)
-    parts = [dask.delayed(_part_of_pandas)(partition, columns) for partition in pruned.to_delayed()]
+    partitions = enumerate(pruned.to_delayed())
+    parts = [dask.delayed(_part_of_pandas)(partition, columns, number) for number, partition in partitions]
     return _answer(_total(dask.compute(*parts)), bad)
 
 
@@ -146,7 +159,7 @@ def summarize_spark(
     The executors need this package. Arguments as in :func:`summarize_batches`.
     """
     pruned = frame.select(*_names(features, label))
-    columns = _columns(features, label, num_classes, pruned.limit(1).toArrow())
+    columns = _columns(features, label, num_classes, pruned.limit(FIRST).toArrow())
     parts = pruned.mapInArrow(_mapper(columns), "part binary").collect()
     return _answer(_total(bytes(row["part"]) for row in parts), bad)
 
@@ -157,21 +170,22 @@ def summarize_spark(
 def _part_in_a_table(table: pa.Table, columns: Columns) -> pa.Table:
     import pyarrow as pa
 
-    return pa.table({"part": pa.array([part_of([table], columns, summarize).to_bytes()], pa.binary())})
+    part = part_of([table], columns, summarize, "a block").to_bytes()
+    return pa.table({"part": pa.array([part], pa.binary())})
 
 
-def _part_of_pandas(frame: pandas.DataFrame, columns: Columns) -> bytes:
+def _part_of_pandas(frame: pandas.DataFrame, columns: Columns, number: int) -> bytes:
     import pyarrow as pa
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    return part_of([table], columns, summarize).to_bytes()
+    return part_of([table], columns, summarize, f"partition {number}").to_bytes()
 
 
 def _mapper(columns: Columns) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        part = part_of(batches, columns, summarize).to_bytes()
+        part = part_of(batches, columns, summarize, "a partition").to_bytes()
         yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], ["part"])
 
     return summed
@@ -186,7 +200,16 @@ def _names(features: str | Sequence[str], label: str) -> list[str]:
 
 def _columns(features: str | Sequence[str], label: str, num_classes: int, batch: Batch) -> Columns:
     names = features if isinstance(features, str) else tuple(features)
+    if not names:
+        raise ValueError("features must name at least one column.")
+    num_classes = check_num_classes(num_classes)
     return Columns(names, label, width_of(names, batch), num_classes)
+
+
+def _batch(value: object) -> Batch:
+    if not hasattr(value, "num_rows"):
+        raise ValueError(f"batches must hold record batches or tables of Arrow, got {type(value).__name__}.")
+    return value
 
 
 def _total(parts: Iterable[bytes]) -> Part:

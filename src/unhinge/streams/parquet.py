@@ -269,7 +269,12 @@ def _largest_label(units: Sequence[Unit], label: str) -> int:
             for group in unit.row_groups:
                 about = file.metadata.row_group(group)
                 columns = (about.column(place) for place in range(about.num_columns))
-                statistics = next(column.statistics for column in columns if column.path_in_schema == label)
+                found = [column.statistics for column in columns if column.path_in_schema == label]
+                if not found:
+                    raise ValueError(
+                        f"column {label!r} holds whole numbers in some of the files, but not in {unit.file}."
+                    )
+                statistics = found[0]
                 if statistics is not None and statistics.has_min_max:
                     most: object = statistics.max
                 else:

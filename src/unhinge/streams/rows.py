@@ -173,6 +173,8 @@ def _from_lists(column: pa.Array, columns: Columns, reject: Reject) -> Tensor:
     reject(lengths < 0, MISSING)
     reject(lengths != width, WIDTH)
     fits = lengths == width
+    if not fits.any():
+        return torch.zeros(len(column), width)
     if fits.all():
         size = getattr(column.type, "list_size", -1)
         flat = column.values.slice(column.offset * size, len(column) * size) if size >= 0 else column.flatten()
@@ -192,6 +194,8 @@ def _lengths(column: pa.Array, name: str) -> NDArray[np.int64]:
         import pyarrow as pa
         import pyarrow.compute as pc
     kind = column.type
+    if pa.types.is_null(kind):  # a part of the data in which all of them are missing
+        return np.full(len(column), -1, dtype=np.int64)
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         raise ValueError(
             f"column {name!r} holds {kind}, but features are lists of numbers. Pass the names of the columns as a "
