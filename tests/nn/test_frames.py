@@ -87,7 +87,7 @@ def test_a_simplex_that_does_not_fit_points_to_prototypes(classes, dim):
         simplex_etf(classes, dim)
 
 
-@pytest.mark.parametrize("make", [simplex_etf, prototypes])
+@pytest.mark.parametrize("make", [frames.simplex_etf, frames.prototypes])
 @pytest.mark.parametrize(("classes", "dim", "what"), [(1, 4, "num_classes"), (0, 4, "num_classes"), (3, 0, "dim")])
 def test_sizes_that_mean_nothing_are_refused(make, classes, dim, what):
     with pytest.raises(ValueError, match=what):
@@ -271,3 +271,9 @@ def test_the_bound_is_better_than_counting_the_area_of_caps(classes, dim):
 def test_the_default_dtype_is_that_of_torch():
     assert frames.simplex_etf(3, 4).dtype == torch.get_default_dtype()
     assert frames.prototypes(9, 4).dtype == torch.get_default_dtype()
+
+
+@pytest.mark.parametrize("make", [frames.simplex_etf, frames.prototypes])
+def test_whole_numbers_are_no_dtype_of_unit_vectors(make):
+    with pytest.raises(ValueError, match="dtype must be a floating one"):
+        make(3, 4, dtype=torch.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -56,7 +57,7 @@ def test_without_margin_it_is_cross_entropy_and_it_has_the_right_gradient():
     ("call", "message"),
     [
         (lambda: ldam_margins(torch.tensor([3, 0])), "counts must be positive"),
-        (lambda: ldam_margins(COUNTS, -1.0), "must not be negative"),
+        (lambda: ldam_margins(COUNTS, -1.0), "finite and not negative"),
         (lambda: ldam_loss(torch.rand(2, 4), torch.zeros(3).long(), torch.zeros(4)), r"target \(n,\)"),
         (lambda: ldam_loss(torch.rand(2, 4), torch.zeros(2).long(), torch.zeros(3)), "margins must be"),
         (lambda: LDAMLoss(COUNTS, reduction="median"), "reduction"),
@@ -65,3 +66,23 @@ def test_without_margin_it_is_cross_entropy_and_it_has_the_right_gradient():
 def test_mistakes_are_told(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("counts", [[100, 10, 1], np.array([100, 10, 1])], ids=["list", "array"])
+def test_counts_and_weights_may_be_lists_and_labels_short_integers(counts):
+    cosines, target = torch.randn(6, 3), torch.arange(6) % 3
+    expected = LDAMLoss(torch.tensor([100, 10, 1]), weight=torch.tensor([1.0, 2.0, 3.0]))(cosines, target)
+    assert torch.equal(LDAMLoss(counts, weight=[1.0, 2.0, 3.0])(cosines, target.to(torch.int32)), expected)
+
+
+@pytest.mark.parametrize(
+    "options", [{"scale": math.nan}, {"scale": -1.0}, {"largest": math.inf}, {"weight": "sqrt"}], ids=str
+)
+def test_what_has_no_meaning_is_refused(options):
+    with pytest.raises(ValueError, match=r"must be|needs"):
+        LDAMLoss(torch.tensor([100, 10, 1]), **options)
+
+
+def test_soft_labels_are_refused():
+    with pytest.raises(ValueError, match="class indices"):
+        LDAMLoss(torch.tensor([3, 2, 1]))(torch.randn(4, 3), torch.rand(4))

@@ -7,6 +7,7 @@ import io
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -612,3 +613,42 @@ def test_a_decay_that_takes_all_rows_to_zero_at_once_is_one_step_as_any_other():
     logits = start @ features[0]
     slopes = 2 * (logits - F.one_hot(target, 3)[0])
     torch.testing.assert_close(head.dense(), -slopes[:, None] * features)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_rows_that_are_rounded_when_they_are_loaded_are_those_of_the_rounded_rows(dtype):
+    wide = ManyClassHead(8, 1000, "z", weight=torch.randn(1000, 8, generator=torch.Generator().manual_seed(0)))
+    narrow = ManyClassHead(8, 1000, "z", dtype=dtype)
+    narrow.load_state_dict(wide.state_dict())
+    rows = narrow.dense().double()
+    torch.testing.assert_close(narrow.store.total, rows.sum(0), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(narrow.store.gram, rows.T @ rows, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"num_classes": 10.0}, "num_classes must be a whole number"),
+        ({"num_classes": True}, "num_classes must be a whole number"),
+        ({"weight": [[1.0, 2.0]] * 3}, r"weight must be a torch\.Tensor"),
+        ({"weight": torch.ones(3, 2, dtype=torch.long)}, "weight must be a floating tensor"),
+        ({"dtype": torch.int32}, "dtype must be a floating one"),
+    ],
+)
+def test_what_is_no_head_is_named(options, told):
+    with pytest.raises(ValueError, match=told):
+        ManyClassHead(**({"in_features": 2, "num_classes": 3} | options))
+
+
+def test_what_are_no_examples_is_named():
+    head = ManyClassHead(2, 3, "taylor_softmax")
+    with pytest.raises(ValueError, match=r"target must be a torch\.Tensor"):
+        head(torch.ones(2, 2), [0, 1])
+    with pytest.raises(ValueError, match=r"features must be a torch\.Tensor"):
+        head(np.ones((2, 2)), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match=r"shortlist must be a torch\.Tensor"):
+        head(torch.ones(2, 2), torch.tensor([0, 1]), shortlist=[[1], [2]])
+    with pytest.raises(ValueError, match="labels must lie in"):
+        head.biases(torch.tensor([99]))
+    with pytest.raises(ValueError, match="what the loss function returns"):
+        ManyClassHead(2, 3, lambda *_: None)(torch.ones(2, 2), torch.tensor([0, 1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -268,3 +269,12 @@ def test_a_radius_needs_a_number_and_classes(radius, classes):
 def test_a_word_is_no_count_of_classes():
     with pytest.raises(ValueError, match="the word 'sqrt'"):
         class_weights("sqrt")
+
+
+@pytest.mark.parametrize(("counts", "power"), [([1_000_000, 1], 60.0), ([1000, 10], 160.0), ([100, 1], -200.0)])
+def test_weights_of_any_power_are_finite_and_have_mean_one(counts, power):
+    weights = class_weights(torch.tensor(counts, dtype=torch.float64), power)
+    exact = [Fraction(1), Fraction(counts[1], counts[0]) ** int(-power)]
+    mean = sum(Fraction(n) * a for n, a in zip(counts, exact, strict=True)) / sum(counts)
+    expected = torch.tensor([float(a / mean) for a in exact], dtype=torch.float64)
+    torch.testing.assert_close(weights, expected, rtol=1e-12, atol=1e-300)

@@ -24,6 +24,7 @@ VALUES = st.recursive(
     max_leaves=3,
 )
 APART = (
+    "epsilon",
     "loss",
     "head",
     "radius",
@@ -69,9 +70,11 @@ def test_json_brings_back_the_same_recipe_and_key(settings):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in APART])
 def test_every_setting_is_part_of_the_key(name):
     others = {"data": "cifar10", "model": "resnet8", "imbalance": "exp:10", "augment": False, "last_relu": False}
-    others |= {"label_noise": 0.5, "label_smoothing": 0.5, "epsilon": 0.5, "head_scale": 2.0}
+    others |= {"label_noise": 0.5, "label_smoothing": 0.5, "momentum": 0.5, "head_scale": 2.0}
     value = others[name] if name in others else (getattr(Recipe(), name) or 0) + 1
     assert replace(Recipe(), **{name: value}).key != Recipe().key
+    adjusted = Recipe(loss="adjusted", head="pal")
+    assert replace(adjusted, epsilon=0.5).key != adjusted.key
     assert Recipe(loss="unhinged", gamma=0.5).key != Recipe(loss="unhinged").key
     assert Recipe(loss="z", head="many", head_rate=1.0).key != Recipe(loss="z", head="many").key
 
@@ -163,6 +166,9 @@ def test_whole_numbers_stand_for_floats_and_give_the_same_key():
         ({"loss": "adjusted", "head": "etf-init"}, "fixed prototypes"),
         ({"loss": "unhinged", "logit_adjustment": 1.0}, "for loss ce"),
         ({"loss": "hinge", "label_smoothing": 0.1}, "ce and unhinged"),
+        ({"loss": "unhinged", "head": "many", "label_smoothing": 0.1}, "a head other than many"),
+        ({"loss": "ce", "epsilon": 0.3}, "epsilon is for the loss adjusted"),
+        ({"momentum": 1.0}, "momentum must lie in"),
         ({"epochs": 3, "warmup": 3}, "shorter than the run"),
     ],
 )

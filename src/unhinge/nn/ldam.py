@@ -5,10 +5,13 @@ It is what long-tailed recognition is often compared with. It belongs on *cosine
 
 from __future__ import annotations
 
+import math
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unhinge.nn.contract import check_class_weight, check_reduction
+from unhinge.nn.contract import as_class_weight, as_tensor, check_class_weight, check_reduction, is_soft
 from unhinge.nn.precision import widened
 
 __all__ = ["LDAMLoss", "ldam_loss", "ldam_margins"]
@@ -22,13 +25,17 @@ def ldam_margins(counts: Tensor, largest: float = 0.5) -> Tensor:
         >>> ldam_margins(torch.tensor([1600, 100, 100]))
         tensor([0.2500, 0.5000, 0.5000], dtype=torch.float64)
     """
+    given = as_class_weight(counts, "counts", torch.float64)
+    if given is None:
+        raise ValueError("counts must be positive, one number per class, got None.")
+    counts = given
     if counts.ndim != 1 or not len(counts) or not bool((counts > 0).all()):
         came = counts.tolist() if counts.ndim == 1 else f"shape {tuple(counts.shape)}"
         raise ValueError(
             f"counts must be positive, one number per class, got {came}. torch.bincount(labels) makes them."
         )
-    if not largest >= 0:
-        raise ValueError(f"the largest margin must not be negative, got {largest}.")
+    if not 0 <= largest < math.inf:
+        raise ValueError(f"the largest margin must be finite and not negative, got {largest}.")
     wide = counts.double()
     return largest * (wide.min() / wide) ** 0.25
 
@@ -64,6 +71,11 @@ def ldam_loss(
         tensor(0.6931)
     """
     check_reduction(reduction)
+    check_scale(scale)
+    cosines = as_tensor("cosines", cosines)
+    if is_soft(target):
+        raise ValueError(f"target must hold class indices in an integer dtype, got {target.dtype}.")
+    target = target.long()
     if cosines.ndim != 2 or target.shape != cosines.shape[:1]:
         raise ValueError(
             f"cosines must have shape (n, C) and target (n,), got {tuple(cosines.shape)} and {tuple(target.shape)}."
@@ -76,6 +88,11 @@ def ldam_loss(
     lowered = wide - own * margins.to(wide)
     emphasis = None if weight is None else weight.to(wide)
     return F.cross_entropy(scale * lowered, target, emphasis, ignore_index=ignore_index, reduction=reduction)
+
+
+def check_scale(scale: float) -> None:
+    if not 0 < scale < math.inf:
+        raise ValueError(f"scale must be positive and finite, got {scale}: it is an inverse temperature.")
 
 
 class LDAMLoss(nn.Module):
@@ -111,11 +128,12 @@ class LDAMLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_reduction(reduction)
+        check_scale(scale)
         self.scale = scale
         self.ignore_index = ignore_index
         self.reduction = reduction
         self.register_buffer("margins", ldam_margins(counts, largest), persistent=False)
-        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("weight", as_class_weight(weight), persistent=False)
 
     def forward(self, cosines: Tensor, target: Tensor) -> Tensor:
         return ldam_loss(cosines, target, self.margins, self.scale, self.weight, self.ignore_index, self.reduction)

@@ -38,7 +38,10 @@ def class_weights(counts: Tensor | Sequence[int], power: float = 0.5) -> Tensor:
     """
     if isinstance(counts, str):
         raise ValueError(f"counts must hold the examples of each class, got the word {counts!r}.")
-    given = torch.as_tensor(counts)
+    try:
+        given = torch.as_tensor(counts)
+    except (TypeError, RuntimeError, ValueError):
+        raise ValueError(f"counts must hold the examples of each class, got {type(counts).__name__}.") from None
     if given.ndim != 1 or given.is_complex() or given.dtype == torch.bool:
         raise ValueError(
             f"counts must hold one number per class, shape (C,), got {tuple(given.shape)} of {given.dtype}. "
@@ -60,8 +63,9 @@ def class_weights(counts: Tensor | Sequence[int], power: float = 0.5) -> Tensor:
             f"{empty[0]}. If they occur later, count them first.",
             stacklevel=2,
         )
-    # relative to the largest class, so that no power of a count overflows
-    share = torch.where(seen, numbers, 1.0) / numbers.max()
+    # relative to the class of the largest weight, so that powers may vanish but not overflow
+    present = numbers[seen]
+    share = torch.where(seen, numbers, 1.0) / (present.min() if power > 0 else present.max())
     weights = torch.where(seen, share**-power, 0.0)
     weights = weights * (numbers.sum() / (numbers * weights).sum())
     return weights.to(given.dtype if given.is_floating_point() else torch.get_default_dtype())

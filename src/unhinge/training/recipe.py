@@ -104,7 +104,9 @@ class Recipe:
         for name in ("seed_data", "seed_init", "seed_order", "width", "largest", "shortlist"):
             if getattr(self, name) is not None:
                 _number(name, getattr(self, name), 0 if name.startswith("seed") else 1, integer=True)
-        for name in ("lr", "weight_decay", "momentum", "feature_penalty", "class_weight", "logit_adjustment"):
+        if not 0 <= self.momentum < 1:
+            raise RecipeError(f"momentum must lie in [0, 1), got {self.momentum!r}: from 1 on no step ever ends.")
+        for name in ("lr", "weight_decay", "feature_penalty", "class_weight", "logit_adjustment"):
             _number(name, getattr(self, name), 0.0)
         for name in ("label_noise", "label_smoothing"):
             _number(name, getattr(self, name), 0.0, 1.0)
@@ -152,8 +154,13 @@ class Recipe:
             raise RecipeError(f"loss ldam is on cosines (head fnpal), but the head is {self.head}.")
         if self.logit_adjustment and self.loss != "ce":
             raise RecipeError(f"logit_adjustment is for loss ce, but the loss is {self.loss}.")
-        if self.label_smoothing and self.loss not in ("ce", "unhinged"):
-            raise RecipeError(f"label_smoothing is for losses ce and unhinged, but the loss is {self.loss}.")
+        if self.label_smoothing and (self.loss not in ("ce", "unhinged") or self.head == "many"):
+            raise RecipeError(
+                f"label_smoothing is for losses ce and unhinged on a head other than many, but the loss is {self.loss} "
+                f"and the head {self.head}."
+            )
+        if self.epsilon != Recipe.epsilon and self.loss != "adjusted":
+            raise RecipeError(f"epsilon is for the loss adjusted, but the loss is {self.loss}.")
         if self.warmup >= self.epochs:
             raise RecipeError(f"warmup must be shorter than the run (epochs={self.epochs}), got {self.warmup}.")
 

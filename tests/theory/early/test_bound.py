@@ -463,3 +463,21 @@ def test_a_rate_that_is_a_function_is_followed_for_so_many_steps(kind, monkeypat
     assert 500 <= path.horizon() <= 640
     assert path.error_bound(500) <= 0.1
     assert path.error_bound(5000) == torch.inf
+
+
+@pytest.mark.parametrize("bias", [0.0, 7000.0])
+def test_the_bound_holds_where_biases_are_far_longer_than_the_state(bias):
+    """There the rounding of the biases is what differs."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.tensor([0, 0, 0, 1, 2])
+    features = 1e-6 * torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    weight = torch.zeros(3, 3, dtype=torch.float64)
+    start = torch.full((3,), bias, dtype=torch.float64)
+    path = EarlyCrossEntropy(labels).descent(features, weight, start, lr=0.3)
+    parts = [x.clone().requires_grad_() for x in (features, weight, start)]
+    loss = torch.nn.functional.cross_entropy(parts[0] @ parts[1].T + parts[2], labels)
+    real = [x.detach() - 0.3 * slope for x, slope in zip(parts, torch.autograd.grad(loss, parts), strict=True)]
+    state = path.at(1)
+    apart = [(a - b).norm() for a, b in zip((state.features, state.weight, state.bias), real, strict=True)]
+    size = torch.hypot(state.features.norm(), state.weight.norm())
+    assert torch.stack(apart).norm() / size <= path.error_bound(1)

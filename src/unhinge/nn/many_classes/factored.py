@@ -274,6 +274,8 @@ class FactoredRows(nn.Module):
         if isinstance(rows, Tensor) and len(rows) == self.shards.num_classes:  # of all processes: take our part
             state_dict = state_dict | {f"{prefix}own": rows[self.shards.start : self.shards.stop]}
         super()._load_from_state_dict(state_dict, prefix, *rest)
+        if isinstance(rows, Tensor) and rows.dtype != self.own.dtype:  # rounded, so that the sums that came are others
+            self.recount()
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         dtype, wide, share = self.own.dtype, (self.mix, self.common, self.total, self.gram), self.share

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -34,7 +35,9 @@ class ManyClassHead(nn.Module):
     Equal to ``nn.Linear(in_features, num_classes, bias=bias)`` under the loss from logits and
     ``torch.optim.SGD(lr, weight_decay=weight_decay)``, up to rounding  [eq: three-numbers-step]. Call
     ``loss = head(features, target)``, ``loss.backward()`` and ``head.step(lr)``. The gradient flows on into the
-    features; several backward passes before a step add up. A step costs :math:`O(Bp^2 + p^3)` for a batch of B (for the
+    features; several backward passes before a step add up, and so does ``torch.autograd.grad``. To leave a batch out,
+    call :meth:`zero_grad` of the head itself: those of a model around it and of an optimizer look at parameters, of
+    which it has none. A step costs :math:`O(Bp^2 + p^3)` for a batch of B (for the
     unhinged loss :math:`O(Bp)`), after Vincent, de Brébisson and Bouthillier (arXiv 1412.7091, 1606.08061).
 
     **Which loss.** With the unhinged loss the classes cannot be told apart where they look alike: any balanced
@@ -101,8 +104,11 @@ class ManyClassHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if in_features < 1 or num_classes < 1:
-            raise ValueError(f"in_features and num_classes must be at least 1, got {in_features} and {num_classes}.")
+        for name, value in (("in_features", in_features), ("num_classes", num_classes)):
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+        if dtype is not None and not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating one, got {dtype}.")
         if not 0 <= weight_decay < math.inf:
             raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay}.")
         if momentum != 0:
@@ -127,9 +133,10 @@ class ManyClassHead(nn.Module):
         shards = Shards(num_classes, process_group)
         if weight is None:
             rows = _drawn(in_features, bias, shards, generator, device, dtype)
-        elif weight.shape != (num_classes, in_features):
+        elif as_tensor("weight", weight).shape != (num_classes, in_features) or not weight.is_floating_point():
             raise ValueError(
-                f"weight must have shape ({num_classes}, {in_features}), one row per class, got {tuple(weight.shape)}."
+                f"weight must be a floating tensor of shape ({num_classes}, {in_features}), one row per class, got "
+                f"{weight.dtype} of shape {tuple(weight.shape)}."
             )
         else:
             rows = weight.detach()[shards.start : shards.stop].to(device=device, dtype=dtype, copy=True)
@@ -196,7 +203,7 @@ class ManyClassHead(nn.Module):
         self.store.step(pull, lr, self.weight_decay)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the backward passes since the last step."""
+        """Forget the backward passes since the last step. That of a model around the head does not reach it."""
         super().zero_grad(set_to_none)
         self._pending.clear()
 
@@ -274,7 +281,7 @@ class ManyClassHead(nn.Module):
     def biases(self, target: Tensor) -> Tensor:
         r"""The bias of the classes `target` :math:`(*)`, shape :math:`(*)`; zero for a head without."""
         if not self.with_bias:
-            return torch.zeros(target.shape, dtype=self.store.own.dtype, device=self.store.own.device)
+            return torch.zeros(self._checked(target).shape, dtype=self.store.own.dtype, device=self.store.own.device)
         return self._looked_up(target)[..., -1]
 
     @torch.no_grad()
@@ -351,6 +358,7 @@ class ManyClassHead(nn.Module):
         self, features: Tensor, target: Tensor, receive: Callable[..., None] | None, shortlist: Tensor | None = None
     ) -> Tensor:
         """The loss of each example, float64."""
+        features, target = as_tensor("features", features), as_tensor("target", target)
         if features.ndim == 0 or features.shape[-1] != self.in_features or target.shape != features.shape[:-1]:
             raise ValueError(
                 f"features must have shape (..., {self.in_features}) and target the same without the last axis, "
@@ -365,7 +373,7 @@ class ManyClassHead(nn.Module):
                     f"a shortlist needs the sum of squares of the logits, which the loss {self.loss.name!r} does not "
                     'keep. Use a head with loss="taylor_softmax".'
                 )
-            if shortlist.shape[:-1] != target.shape or shortlist.ndim != target.ndim + 1:
+            if as_tensor("shortlist", shortlist).shape[:-1] != target.shape or shortlist.ndim != target.ndim + 1:
                 raise ValueError(
                     f"shortlist must have shape {(*target.shape, 'k')}, some classes for each example, "
                     f"got {tuple(shortlist.shape)}."
@@ -387,7 +395,7 @@ class ManyClassHead(nn.Module):
                 losses = shortlist_softmax_rule(
                     logits[..., 0], logits[..., 1:], counted, total, squares, self.num_classes
                 )
-        if losses.shape != total.shape:
+        if as_tensor("what the loss function returns", losses).shape != total.shape:
             raise ValueError(
                 f"the loss function must return one loss per example, shape {tuple(total.shape)}, "
                 f"got {tuple(losses.shape)}."
@@ -435,7 +443,7 @@ class ManyClassHead(nn.Module):
         return self.store.shards.gather(torch.cat(blocks))[0]
 
     def _checked(self, target: Tensor, name: str = "target") -> Tensor:
-        if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        if as_tensor(name, target).is_floating_point() or target.is_complex() or target.dtype == torch.bool:
             raise ValueError(f"{name} must hold class indices in an integer dtype, got {target.dtype}.")
         labels = target.to(torch.int64)
         if labels.numel():

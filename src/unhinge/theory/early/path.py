@@ -201,9 +201,16 @@ class EarlyPath:
     def _all_relative(self, times: list[float], bounds: list[float]) -> list[float]:
         """Bounds at these times over the norms of the state there."""
         assert self.certificate is not None
-        logs = self.certificate.log_norm(torch.tensor(times, dtype=torch.float64)).tolist()
-        rounding = ROUNDING * torch.finfo(self._like(torch.zeros(())).dtype).eps
-        return [self._relative(bound, log) + rounding for bound, log in zip(bounds, logs, strict=True)]
+        moments = torch.tensor(times, dtype=torch.float64)
+        logs = self.certificate.log_norm(moments).tolist()
+        biases = getattr(self.linear, "biases", None)
+        lengths = [0.0] * len(times) if biases is None else biases.at(moments).detach().norm(dim=-1).tolist()
+        unit = ROUNDING * torch.finfo(self._like(torch.zeros(())).dtype).eps
+        # of features and prototypes, and of biases, which may be far longer
+        return [
+            self._relative(bound, log) + unit + self._relative(unit * length, log)
+            for bound, log, length in zip(bounds, logs, lengths, strict=True)
+        ]
 
     @staticmethod
     def _relative(absolute: float, log: float) -> float:
