@@ -53,3 +53,19 @@ def test_bad_rows_and_wrong_engines_are_refused_in_one_line(tmp_path):
         assert done.exit_code == 2
         assert told in done.stderr
         assert "\n" not in done.stderr.strip()  # around it, what a bar leaves that is no terminal
+
+
+def test_bad_rows_are_left_out_where_that_is_asked_for_and_counted(tmp_path):
+    features, labels = examples()
+    file = write_parts(tmp_path / "good.parquet", table_of(features, labels))
+    spoiled = features.clone()
+    spoiled[3] = float("nan")
+    bad = write_parts(tmp_path / "bad.parquet", table_of(spoiled, labels))
+    refused = CliRunner().invoke(app, ["predict", str(bad)])
+    assert refused.exit_code == 2
+    assert "--skip-bad" in refused.output
+    assert "BadRows" not in refused.output
+    done = CliRunner().invoke(app, ["predict", str(bad), "--skip-bad", "--json"])
+    assert done.exit_code == 0, done.output
+    assert "1 rows were left out (a feature is NaN or infinite: 1)" in done.stderr
+    assert json.loads(done.stdout)["setting"]["num_samples"] == said(file)["setting"]["num_samples"] - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -64,6 +65,9 @@ def predict(
     ] = None,
     engine: Annotated[str, typer.Option(help="Parquet: who reads: local, dask or ray.")] = "local",
     workers: Annotated[int, typer.Option(min=1, help="Parquet: processes, or tasks at a time on a cluster.")] = 1,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Parquet: leave rows out that cannot be used, and count them.")
+    ] = False,
 ) -> None:
     """Predict what training does to given features: limit, rate, time to collapse, critical decay, imbalance, gamma.
 
@@ -76,11 +80,14 @@ def predict(
     from unhinge.prediction.parquet import is_parquet
 
     if not is_parquet(file):
-        _refuse_parquet_options(file, features=features, label=label, classes=classes, engine=engine, workers=workers)
+        options = {"features": features, "label": label, "classes": classes, "engine": engine, "workers": workers}
+        _refuse_parquet_options(file, options | {"skip-bad": skip_bad})
     folder = None if out is None else writable(out)
     try:
         prediction = ask(
-            _read_parquet(file, features, label, classes, engine, workers, folder) if is_parquet(file) else file,
+            _read_parquet(file, features, label, classes, engine, workers, folder, skip_bad)
+            if is_parquet(file)
+            else file,
             gamma=gamma,
             lr=0.1 if lr is None else lr,
             feature_decay=feature_decay,
@@ -90,6 +97,7 @@ def predict(
         advice = recommend(prediction, distance=distance, lr=lr, batch=batch)
     except (ValueError, MemoryError) as error:
         told = " ".join(str(error).split()) or "there is not enough memory for this file."
+        told = told.replace("pass bad=BadRows() and look at it afterwards", "--skip-bad")
         refuse(told, "gamma", "lr", "feature_decay", "weight_decay", "distance")
     page = None
     if folder is not None:
@@ -105,23 +113,33 @@ def predict(
         typer.echo(f"Report: {page}  ·  figure: {page.parent}/prediction.png, .pdf  ·  numbers: prediction.json")
 
 
-def _refuse_parquet_options(file: str, **given: object) -> None:
+def _refuse_parquet_options(file: str, given: Mapping[str, object]) -> None:
     """Refuse what would have no effect on a file of another kind."""
     usual = {"features": "features", "label": "label", "classes": None, "engine": "local", "workers": 1}
+    usual |= {"skip-bad": False}
     for name, value in given.items():
         if value != usual[name]:
             refuse(f"--{name} is for Parquet, but {file} is none. Leave --{name} out.")
 
 
 def _read_parquet(
-    source: str, features: str, label: str, classes: int | None, engine: str, workers: int, folder: Path | None
+    source: str,
+    features: str,
+    label: str,
+    classes: int | None,
+    engine: str,
+    workers: int,
+    folder: Path | None,
+    skip_bad: bool,
 ) -> Measured:
     from unhinge.prediction.parquet import measure_parquet
+    from unhinge.streams.rows import BadRows
 
+    bad = BadRows() if skip_bad else None
     kept = None if folder is None else folder / "pass"
     with progress_bar() as bar:
         task = bar.add_task("reading", total=None)
-        return measure_parquet(
+        found = measure_parquet(
             source,
             features,
             label,
@@ -129,8 +147,13 @@ def _read_parquet(
             engine=cast("Engine", engine),  # checked there
             workers=workers,
             resume=kept,
+            bad=bad,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
+    if bad is not None and bad.total:
+        kinds = "; ".join(f"{reason}: {count:,}" for reason, count in sorted(bad.counts.items()))
+        typer.echo(f"unhinge: {bad.total:,} rows were left out ({kinds}). The first: {bad.places[0]}.", err=True)
+    return found
 
 
 def _print(prediction: Prediction, advice: Recommendation) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from unhinge.prediction.measured import Measured, measure_summary
 from unhinge.streams.engines import Engine
 from unhinge.streams.parquet import Progress, collapse_of_parquet
+from unhinge.streams.rows import BadRows
 
 __all__ = ["is_parquet", "measure_parquet"]
 
@@ -34,10 +35,11 @@ def measure_parquet(
     engine: Engine = "local",
     workers: int = 1,
     resume: str | Path | None = None,
+    bad: BadRows | None = None,
     progress: Progress | None = None,
 ) -> Measured:
     """What the rows have to say, without a head; arguments as in :func:`~unhinge.streams.summarize_parquet`."""
     summary = collapse_of_parquet(
-        source, features, label, num_classes, engine=engine, workers=workers, resume=resume, progress=progress
+        source, features, label, num_classes, engine=engine, workers=workers, resume=resume, bad=bad, progress=progress
     )
     return measure_summary(summary)
