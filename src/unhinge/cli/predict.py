@@ -78,6 +78,7 @@ def predict(
     from unhinge.prediction import predict as ask
     from unhinge.prediction import recommend
     from unhinge.prediction.parquet import is_parquet
+    from unhinge.streams.rows import LEAVE_OUT
 
     if not is_parquet(file):
         options = {"features": features, "label": label, "classes": classes, "engine": engine, "workers": workers}
@@ -97,7 +98,7 @@ def predict(
         advice = recommend(prediction, distance=distance, lr=lr, batch=batch)
     except (ValueError, MemoryError) as error:
         told = " ".join(str(error).split()) or "there is not enough memory for this file."
-        told = told.replace("pass bad=BadRows() and look at it afterwards", "--skip-bad")
+        told = told.replace(LEAVE_OUT, "--skip-bad")
         refuse(told, "gamma", "lr", "feature_decay", "weight_decay", "distance")
     page = None
     if folder is not None:
@@ -116,7 +117,7 @@ def predict(
 def _refuse_parquet_options(file: str, given: Mapping[str, object]) -> None:
     """Refuse what would have no effect on a file of another kind."""
     usual = {"features": "features", "label": "label", "classes": None, "engine": "local", "workers": 1}
-    usual |= {"skip-bad": False}
+    usual["skip-bad"] = False
     for name, value in given.items():
         if value != usual[name]:
             refuse(f"--{name} is for Parquet, but {file} is none. Leave --{name} out.")
@@ -151,8 +152,7 @@ def _read_parquet(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if bad is not None and bad.total:
-        kinds = "; ".join(f"{reason}: {count:,}" for reason, count in sorted(bad.counts.items()))
-        typer.echo(f"unhinge: {bad.total:,} rows were left out ({kinds}). The first: {bad.places[0]}.", err=True)
+        typer.echo(f"unhinge: {bad.total:,} rows were left out ({bad.kinds}). The first: {bad.places[0]}.", err=True)
     return found
 
 

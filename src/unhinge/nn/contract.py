@@ -8,7 +8,7 @@ label out of range is an `IndexError` on the CPU and a device-side assertion on 
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -17,12 +17,14 @@ __all__ = [
     "as_class_weight",
     "as_tensor",
     "check_class_weight",
+    "check_dtype",
     "check_features",
     "check_gamma",
     "check_prior",
     "check_prior_mean",
     "check_prior_sum",
     "check_reduction",
+    "check_size",
     "check_smoothing",
     "class_axis",
     "default_gamma",
@@ -36,6 +38,18 @@ REDUCTIONS = ("none", "mean", "sum")
 def default_gamma(num_classes: int) -> float:
     r""":math:`1/(C-1)`; a single class has no other logits to weigh, and gets 0."""
     return 1 / (num_classes - 1) if num_classes > 1 else 0.0
+
+
+def check_size(name: str, value: object, least: int = 1) -> None:
+    """A whole number, also of numpy, of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
+def check_dtype(dtype: torch.dtype | None) -> None:
+    """Of parameters and prototypes: a floating one, or None for the default."""
+    if dtype is not None and not dtype.is_floating_point:
+        raise ValueError(f"dtype must be a floating one, got {dtype}: the entries are fractions.")
 
 
 def check_gamma(gamma: float | Tensor | None) -> None:

@@ -28,6 +28,7 @@ from torch import Tensor
 from unhinge.extras import needed_for
 from unhinge.nn.angles import smallest_angle
 from unhinge.nn.bounds import angle_bound, check_dim
+from unhinge.nn.contract import check_dtype
 from unhinge.theory.validation import check_num_classes
 
 __all__ = ["Separation", "prototypes", "separation", "simplex_etf"]
@@ -75,7 +76,7 @@ def simplex_etf(
     """
     classes = check_num_classes(num_classes)
     check_dim(dim)
-    _check_dtype(dtype)
+    check_dtype(dtype)
     if classes > dim + 1:
         raise ValueError(
             f"a simplex ETF of {classes} classes needs dim >= {classes - 1}, got dim={dim}. "
@@ -142,7 +143,7 @@ def prototypes(
     """
     classes = check_num_classes(num_classes)
     check_dim(dim)
-    _check_dtype(dtype)
+    check_dtype(dtype)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     if dim == 1 and classes > 2:
@@ -158,11 +159,6 @@ def prototypes(
         weight, method = _optimized(classes, dim, generator)
     weight = weight.to(device, dtype or torch.get_default_dtype())
     return (weight, separation(weight, method)) if report else weight
-
-
-def _check_dtype(dtype: torch.dtype | None) -> None:
-    if dtype is not None and not dtype.is_floating_point:
-        raise ValueError(f"dtype must be a floating one, got {dtype}: the entries of unit vectors are fractions.")
 
 
 @dataclass(frozen=True)

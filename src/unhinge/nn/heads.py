@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unhinge.nn.angles import unit_rows
-from unhinge.nn.contract import as_tensor
+from unhinge.nn.contract import as_tensor, check_dtype, check_size
 from unhinge.nn.frames import simplex_etf
 
 __all__ = ["ETFHead"]
@@ -74,11 +73,9 @@ class ETFHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("in_features", in_features), ("num_classes", num_classes)):
-            if isinstance(value, bool) or not isinstance(value, Integral):
-                raise ValueError(f"{name} must be a whole number, got {value!r}.")
-        if dtype is not None and not dtype.is_floating_point:
-            raise ValueError(f"dtype must be a floating one, got {dtype}: the entries of a simplex are fractions.")
+        check_size("in_features", in_features)
+        check_size("num_classes", num_classes)
+        check_dtype(dtype)
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive and finite, got {scale}. It is the length of the prototypes.")
         if normalize not in (False, True, "training"):

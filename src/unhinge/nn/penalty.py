@@ -3,11 +3,11 @@ r"""What the squared norm of the features costs, and the radius it asks for  [eq
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
+from numbers import Real
 
 from torch import Tensor
 
-from unhinge.nn.contract import default_gamma
+from unhinge.nn.contract import check_size, default_gamma
 from unhinge.nn.precision import widened
 
 __all__ = ["check_penalty_reduction", "check_strength", "feature_norm_penalty", "penalty_strength"]
@@ -94,8 +94,8 @@ def penalty_strength(
     if gamma is None and num_classes is None:
         raise ValueError("the radius depends on the loss: pass its gamma, or num_classes for the default 1/(C-1).")
     if gamma is None:
-        if not isinstance(num_classes, Integral) or num_classes < 2:
-            raise ValueError(f"num_classes must be a whole number of at least 2, got {num_classes!r}.")
+        assert num_classes is not None
+        check_size("num_classes", num_classes, 2)
         gamma = default_gamma(num_classes)
     alike = (1 + gamma) * prototype_norm / (2 * radius)
     if reduction == loss_reduction:

@@ -18,8 +18,9 @@ from unhinge.extras import needed_for
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BadRows", "Batch", "Columns", "usable_rows", "width_of"]
+__all__ = ["LEAVE_OUT", "BadRows", "Batch", "Columns", "usable_rows", "width_of"]
 
+LEAVE_OUT = "pass bad=BadRows() and look at it afterwards"  # of Python; a command has its own words for it
 SHOWN = 20  # bad rows that are named; all of them are counted
 MISSING = "a feature or label is missing"
 INFINITE = "a feature is NaN or infinite"
@@ -59,6 +60,11 @@ class BadRows:
     def total(self) -> int:
         return sum(self.counts.values())
 
+    @property
+    def kinds(self) -> str:
+        """How many for which reason, in words."""
+        return "; ".join(f"{reason}: {count:,}" for reason, count in sorted(self.counts.items()))
+
     def note(self, reason: str, where: str, rows: Sequence[int]) -> None:
         """Add rows of `where`, counted from 0, that share a reason."""
         if len(rows):
@@ -73,12 +79,11 @@ class BadRows:
 
     def error(self, rows: int) -> ValueError:
         """One error that says how many, why, where the first are, and what to do."""
-        kinds = "; ".join(f"{reason}: {count:,}" for reason, count in sorted(self.counts.items()))
         first = "; ".join(self.places[:5])
         more = ", ..." if self.total > 5 else ""
         return ValueError(
-            f"{self.total:,} of {rows:,} rows cannot be used ({kinds}). The first: {first}{more}. "
-            "Repair them, or leave them out: pass bad=BadRows() and look at it afterwards."
+            f"{self.total:,} of {rows:,} rows cannot be used ({self.kinds}). The first: {first}{more}. "
+            f"Repair them, or leave them out: {LEAVE_OUT}."
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from unhinge.nn.contract import as_tensor, check_prior, check_prior_sum, check_reduction
+from unhinge.nn.contract import as_tensor, check_dtype, check_prior, check_prior_sum, check_reduction, check_size
 from unhinge.nn.many_classes.factored import FactoredRows, Pull
 from unhinge.nn.many_classes.rules import head_loss, prior_loss
 from unhinge.nn.many_classes.shards import Shards
@@ -104,11 +103,9 @@ class ManyClassHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("in_features", in_features), ("num_classes", num_classes)):
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
-        if dtype is not None and not dtype.is_floating_point:
-            raise ValueError(f"dtype must be a floating one, got {dtype}.")
+        check_size("in_features", in_features)
+        check_size("num_classes", num_classes)
+        check_dtype(dtype)
         if not 0 <= weight_decay < math.inf:
             raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay}.")
         if momentum != 0:

@@ -31,6 +31,7 @@ __all__ = [
     "multiply",
     "respond",
     "symmetric_eigen",
+    "tied",
 ]
 
 
@@ -199,11 +200,15 @@ def eigen(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -> tuple[Te
         )
     noise = 4 * len(values) * EPS * size + floor  # what the solver leaves of an eigenvalue that is zero
     values = torch.where(values > noise, values, 0.0)
-    # values that differ by rounding only share one: otherwise a tie would break after a long time
+    return tied(values, noise), vectors
+
+
+def tied(values: Tensor, noise: Tensor) -> Tensor:
+    """Sorted values, equal where only rounding tells them apart: otherwise a tie would break after a long time."""
     opens = values.detach().diff().abs() > noise
     group = torch.nn.functional.pad(opens.cumsum(0), (1, 0))
     members = torch.bincount(group).to(values.detach())
-    return (torch.zeros_like(members).index_add(0, group, values) / members)[group], vectors
+    return (torch.zeros_like(members).index_add(0, group, values) / members)[group]
 
 
 def symmetric_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unhinge.theory.keeping import kept
 from unhinge.theory.kernel.modes import Coordinates, DampedModes, FreeModes, Modes
-from unhinge.theory.kernel.products import STRIP, Coupling, Multiplier, eigen, respond, symmetric_eigen
+from unhinge.theory.kernel.products import STRIP, Coupling, Multiplier, eigen, respond, symmetric_eigen, tied
 from unhinge.theory.numerics import EPS, NOISE, safe_norm, widened
 
 __all__ = ["Reduction", "reduce_damped", "reduce_free"]
@@ -170,10 +170,7 @@ def _untied(theta: Tensor) -> Tensor:
     from zero: the solver knows them to some eps of the largest, and modes that lead together must have one exponent.
     """
     width = 4 * len(theta) * EPS * theta.abs().max()
-    theta = torch.where(theta.abs() <= width, 0.0, theta)
-    group = torch.cat([theta.new_zeros(1), (theta.diff() > width).cumsum(0)]).long()
-    sums = theta.new_zeros(int(group[-1]) + 1).index_add(0, group, theta)
-    return (sums / torch.bincount(group))[group]
+    return tied(torch.where(theta.abs() <= width, 0.0, theta), width)
 
 
 def _factor(kernel: Tensor, side: int) -> tuple[Tensor, Tensor, Callable[[Tensor], tuple[Axes, Axes]]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from unhinge.theory.numerics import EPS, HUGE
 from unhinge.theory.validation import check_labels, check_soft_labels
 
-__all__ = ["BESIDE", "Planes", "Pulls", "find_planes", "find_pulls"]
+__all__ = ["Planes", "Pulls", "find_planes", "find_pulls"]
 
 TINY = torch.finfo(torch.float64).tiny
 BESIDE = 1e-100  # of the norm: what happens so near to the line is linear, and far above the smallest float
