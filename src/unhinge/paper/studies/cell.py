@@ -25,6 +25,7 @@ class Column:
 
     data: str | None = None
     each: int | None = None  # images of a class
+    largest: int | None = None  # images of the largest class
     profile: str | None = None
     ratio: int | None = None
     label_noise: float | None = None
@@ -42,6 +43,7 @@ class Column:
         """Its head in a table."""
         parts = [self.data] if self.data else []
         parts += [f"{self.each} of each class"] if self.each is not None else []
+        parts += [f"{self.largest:,} in the largest class"] if self.largest is not None else []
         parts += [_PROFILES[self.profile]] if self.profile else []
         parts += [f"ρ={self.ratio}"] if self.ratio is not None else []
         parts += [f"noise {self.label_noise:g}"] if self.label_noise is not None else []
