@@ -98,3 +98,8 @@ def test_near_and_far_are_openoods():
     assert distance_of("cifar10", "svhn") == distance_of("digits", "noise") == "far"
     with pytest.raises(ValueError, match="at least one unknown set"):
         detections({"norm": torch.ones(3)}, {})
+
+
+def test_a_distance_that_is_neither_near_nor_far_is_named(scores):
+    with pytest.raises(ValueError, match=r"distances must be \"near\" or \"far\", got 'middling' for 'svhn'"):
+        detections(*scores, {"svhn": "middling"}, resamples=2)

@@ -455,3 +455,12 @@ def start(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         [len(labels), len(counts)]
     )
     return features, labels, weight
+
+
+def test_data_frames_are_measured_as_the_arrays_they_hold():
+    pandas = pytest.importorskip("pandas", reason="data frames need pandas")
+    features, labels, weight = tensors([3, 3])
+    frames = pandas.DataFrame(features.numpy()), pandas.Series(labels.numpy()), pandas.DataFrame(weight.numpy())
+    measured, expected = measure_arrays(*frames), measure_arrays(features, labels, weight)
+    assert measured.size == expected.size
+    assert torch.equal(measured.weight, expected.weight)

@@ -434,6 +434,8 @@ def test_what_cannot_be_read_is_told_in_one_line(tmp_path):
     pq.write_table(words, tmp_path / "words.parquet")
     for arguments, told in (
         ({"path": tmp_path / "absent"}, "there is no file or folder"),
+        ({"path": None}, "path must be a file, a folder or a list of them, got NoneType"),
+        ({"path": folder, "bad": True}, r"bad must be a BadRows\(\)"),
         ({"path": tmp_path / "empty"}, "there are no Parquet files in"),
         ({"path": []}, "the list of paths is empty"),
         ({"path": tmp_path / "no.parquet"}, "Parquet"),

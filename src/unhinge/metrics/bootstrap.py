@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from unhinge.metrics.checks import Numbers, as_numbers
+from unhinge.theory.validation import check_number
 
 __all__ = ["interval_of", "ood_bootstrap"]
 
@@ -58,6 +59,7 @@ def interval_of(samples: Tensor, level: float = 0.95) -> tuple[float, float]:
         >>> interval_of(torch.arange(101.0), level=0.5)
         (25.0, 75.0)
     """
+    check_number("level", level)
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level}.")
     tail = (1 - level) / 2

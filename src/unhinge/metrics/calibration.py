@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unhinge.metrics.checks import Labels, Numbers, as_labels, as_probabilities, float64_device
 from unhinge.theory.processes import sum_over_processes
+from unhinge.theory.validation import check_number
 
 __all__ = [
     "Reliability",
@@ -207,6 +208,7 @@ def _binned(confidence: Tensor, right: Tensor, bins: int) -> Reliability:
 
 
 def _check_bins(bins: int) -> int:
-    if isinstance(bins, bool) or int(bins) != bins or bins < 1:
+    check_number("bins", bins)
+    if int(bins) != bins or bins < 1:
         raise ValueError(f"bins must be a whole number of at least 1, got {bins}.")
     return int(bins)

@@ -20,6 +20,7 @@ import math
 from typing import NamedTuple
 
 from unhinge.extras import needed_for
+from unhinge.nn.contract import check_size
 from unhinge.theory.validation import check_num_classes
 
 __all__ = ["Bound", "angle_bound"]
@@ -54,7 +55,7 @@ def angle_bound(num_classes: int, dim: int) -> Bound:
         60.0
     """
     classes = check_num_classes(num_classes)
-    check_dim(dim)
+    check_size("dim", dim)
     if classes <= dim + 1:
         return Bound(math.acos(-1 / (classes - 1)), "simplex (Rankin)")
     if dim == 1:
@@ -70,11 +71,6 @@ def angle_bound(num_classes: int, dim: int) -> Bound:
         if angle < bound.angle * (1 - 1e-12):  # at 12 points they agree
             bound = Bound(angle, "Fejes Tóth")
     return bound
-
-
-def check_dim(dim: int) -> None:
-    if isinstance(dim, bool) or int(dim) != dim or dim < 1:
-        raise ValueError(f"dim must be a whole number of at least 1, got {dim}.")
 
 
 def _levenshtein_cosine(size: int, dim: int) -> float:

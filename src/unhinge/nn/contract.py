@@ -13,6 +13,8 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
+from unhinge.theory.validation import check_number
+
 __all__ = [
     "as_class_weight",
     "as_tensor",
@@ -117,6 +119,7 @@ def check_reduction(reduction: str) -> None:
 
 
 def check_smoothing(label_smoothing: float) -> None:
+    check_number("label_smoothing", label_smoothing)
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must lie between 0 and 1, got {label_smoothing}.")
 

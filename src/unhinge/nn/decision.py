@@ -21,6 +21,7 @@ from torch import Tensor
 
 from unhinge.nn.contract import as_class_weight, as_tensor
 from unhinge.nn.precision import widened
+from unhinge.theory.validation import check_number
 
 __all__ = ["adjust_logits", "balanced_decision", "centered_logits", "posterior"]
 
@@ -98,6 +99,7 @@ def posterior(logits: Tensor, radius: float, class_weight: Tensor | None = None)
                 [0.5000, 0.5000, 0.0000]])
     """
     _check_logits("logits", logits)
+    check_number("radius", radius)
     if not 0 < radius < math.inf:
         raise ValueError(
             f"radius must be positive and finite, got {radius}. It is the norm the features were trained to have: "
@@ -161,6 +163,7 @@ def balanced_decision(
     _check_logits("posterior", posterior)
     frequencies = _frequencies(prior, posterior)
     _check_exponent("strength", strength)
+    check_number("floor", floor)
     if not 0 <= floor < 1:
         raise ValueError(f"floor must lie in [0, 1), got {floor}: it is a probability too small to be believed.")
     wide = posterior.to(widened(posterior.dtype))
@@ -178,6 +181,7 @@ def _check_logits(name: str, value: Tensor) -> None:
 
 
 def _check_exponent(name: str, value: float) -> None:
+    check_number(name, value)
     if not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value}. 1 is the full adjustment, 0 is none.")
 

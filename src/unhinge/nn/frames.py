@@ -27,8 +27,8 @@ from torch import Tensor
 
 from unhinge.extras import needed_for
 from unhinge.nn.angles import smallest_angle
-from unhinge.nn.bounds import angle_bound, check_dim
-from unhinge.nn.contract import check_dtype
+from unhinge.nn.bounds import angle_bound
+from unhinge.nn.contract import check_dtype, check_size
 from unhinge.theory.validation import check_num_classes
 
 __all__ = ["Separation", "prototypes", "separation", "simplex_etf"]
@@ -75,7 +75,7 @@ def simplex_etf(
         True
     """
     classes = check_num_classes(num_classes)
-    check_dim(dim)
+    check_size("dim", dim)
     check_dtype(dtype)
     if classes > dim + 1:
         raise ValueError(
@@ -142,7 +142,7 @@ def prototypes(
          bound 63.43° (Levenshtein)
     """
     classes = check_num_classes(num_classes)
-    check_dim(dim)
+    check_size("dim", dim)
     check_dtype(dtype)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")

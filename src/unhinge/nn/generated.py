@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unhinge.nn.bounds import check_dim
+from unhinge.nn.contract import check_size
 from unhinge.theory.validation import check_num_classes
 
 __all__ = ["GeneratedPrototypes"]
@@ -65,7 +65,7 @@ class GeneratedPrototypes:
 
     def __post_init__(self) -> None:
         check_num_classes(self.num_classes)
-        check_dim(self.dim)
+        check_size("dim", self.dim)
         if self.dim == 1 and self.num_classes > 2:
             raise ValueError(
                 f"on a line (dim=1) there are only two unit vectors, but {self.num_classes} classes were asked for."

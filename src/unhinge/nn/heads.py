@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from unhinge.nn.angles import unit_rows
 from unhinge.nn.contract import as_tensor, check_dtype, check_size
 from unhinge.nn.frames import simplex_etf
+from unhinge.theory.validation import check_number
 
 __all__ = ["ETFHead"]
 
@@ -76,6 +77,7 @@ class ETFHead(nn.Module):
         check_size("in_features", in_features)
         check_size("num_classes", num_classes)
         check_dtype(dtype)
+        check_number("scale", scale)
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive and finite, got {scale}. It is the length of the prototypes.")
         if normalize not in (False, True, "training"):

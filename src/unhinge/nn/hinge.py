@@ -9,6 +9,7 @@ from unhinge.nn.contract import check_reduction, class_axis, is_soft
 from unhinge.nn.lookup import true_logit
 from unhinge.nn.precision import outcome_dtype, widened
 from unhinge.nn.reduction import example_weights, reduce_labelled
+from unhinge.theory.validation import check_number
 
 __all__ = ["check_margin", "multiclass_hinge_loss"]
 
@@ -56,5 +57,6 @@ def multiclass_hinge_loss(
 
 
 def check_margin(margin: float) -> None:
+    check_number("margin", margin)
     if not 0 <= margin < float("inf"):
         raise ValueError(f"margin must be finite and not negative, got {margin}.")

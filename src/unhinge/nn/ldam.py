@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from unhinge.nn.contract import as_class_weight, as_tensor, check_class_weight, check_reduction, is_soft
 from unhinge.nn.precision import widened
+from unhinge.theory.validation import check_number
 
 __all__ = ["LDAMLoss", "ldam_loss", "ldam_margins"]
 
@@ -34,6 +35,7 @@ def ldam_margins(counts: Tensor, largest: float = 0.5) -> Tensor:
         raise ValueError(
             f"counts must be positive, one number per class, got {came}. torch.bincount(labels) makes them."
         )
+    check_number("the largest margin", largest)
     if not 0 <= largest < math.inf:
         raise ValueError(f"the largest margin must be finite and not negative, got {largest}.")
     wide = counts.double()
@@ -91,6 +93,7 @@ def ldam_loss(
 
 
 def check_scale(scale: float) -> None:
+    check_number("scale", scale)
     if not 0 < scale < math.inf:
         raise ValueError(f"scale must be positive and finite, got {scale}: it is an inverse temperature.")
 

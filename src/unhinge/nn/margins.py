@@ -17,6 +17,7 @@ from unhinge.nn.contract import check_class_weight, check_features, check_reduct
 from unhinge.nn.precision import full_precision, outcome_dtype, widened
 from unhinge.nn.reduction import example_weights, reduce_labelled
 from unhinge.nn.unhinged import row_sum
+from unhinge.theory.validation import check_number
 
 __all__ = ["adjusted_margin_loss", "check_epsilon", "direction"]
 
@@ -109,6 +110,7 @@ def direction(x: Tensor) -> Tensor:
 
 
 def check_epsilon(epsilon: float) -> None:
+    check_number("epsilon", epsilon)
     if not 0 < epsilon < 1:
         raise ValueError(f"epsilon must lie strictly between 0 and 1, got {epsilon}.")
 

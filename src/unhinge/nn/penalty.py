@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unhinge.nn.contract import check_size, default_gamma
 from unhinge.nn.precision import widened
+from unhinge.theory.validation import check_number
 
 __all__ = ["check_penalty_reduction", "check_strength", "feature_norm_penalty", "penalty_strength"]
 
@@ -109,8 +110,7 @@ def penalty_strength(
 
 
 def check_strength(strength: float) -> None:
-    if not isinstance(strength, Real):
-        raise ValueError(f"strength must be a number, got {type(strength).__name__}.")
+    check_number("strength", strength)
     if not 0 <= strength < math.inf:
         raise ValueError(f"strength must be finite and not negative, got {strength}.")
 

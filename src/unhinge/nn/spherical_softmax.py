@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unhinge.nn.three_numbers import loss_from_logits
+from unhinge.theory.validation import check_number
 
 __all__ = ["check_offset_of_squares", "spherical_softmax_loss", "spherical_softmax_rule"]
 
@@ -64,5 +65,6 @@ def spherical_softmax_loss(
 
 
 def check_offset_of_squares(epsilon: float) -> None:
+    check_number("epsilon", epsilon)
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be positive and finite, got {epsilon}: it keeps the logarithm of 0 away.")

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from unhinge.theory.validation import check_number
+
 __all__ = ["class_weights"]
 
 
@@ -47,6 +49,7 @@ def class_weights(counts: Tensor | Sequence[int], power: float = 0.5) -> Tensor:
             f"counts must hold one number per class, shape (C,), got {tuple(given.shape)} of {given.dtype}. "
             "From labels: torch.bincount(target, minlength=num_classes)."
         )
+    check_number("power", power)
     if not math.isfinite(power):
         raise ValueError(f"power must be finite, got {power}.")
     numbers = given.to(torch.float64)

@@ -12,6 +12,7 @@ from torch import Tensor
 from unhinge.nn.contract import class_axis
 from unhinge.nn.precision import outcome_dtype, widened
 from unhinge.nn.three_numbers import loss_from_logits
+from unhinge.theory.validation import check_number
 
 __all__ = ["check_z", "z_loss", "z_rule"]
 
@@ -90,6 +91,8 @@ def z_loss(
 
 
 def check_z(slope: float, offset: float) -> None:
+    check_number("slope", slope)
+    check_number("offset", offset)
     if not 0 < slope < math.inf:
         raise ValueError(f"slope must be positive and finite, got {slope}.")
     if not math.isfinite(offset):

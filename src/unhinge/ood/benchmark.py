@@ -90,6 +90,9 @@ def detections(
     """
     if not unknown:
         raise ValueError("there must be at least one unknown set to detect.")
+    for data, distance in (distances or {}).items():
+        if distance not in (NEAR, FAR):
+            raise ValueError(f'distances must be "{NEAR}" or "{FAR}", got {distance!r} for {data!r}.')
     table: list[Detection] = []
     for score, inside in known.items():
         groups: dict[str, list[tuple[Detection, dict[str, Tensor]]]] = {NEAR: [], FAR: []}

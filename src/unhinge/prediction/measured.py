@@ -148,7 +148,10 @@ def measure_arrays(
         (4, 2, None)
     """
     given = {"features": features, "labels": labels, "weight": weight, "bias": bias}
-    arrays = {name: np.asarray(value) if isinstance(value, list | tuple) else value for name, value in given.items()}
+    arrays = {  # what a data frame hands out must not be written to, and torch warns of that: copied
+        name: value if value is None or isinstance(value, Tensor) else np.require(value, None, "W")
+        for name, value in given.items()
+    }
     return measure_file(checked(arrays))
 
 

@@ -164,7 +164,10 @@ def _files_of(path: str | Path | Sequence[str | Path]) -> tuple[list[str], pyarr
     with needed_for("reading Parquet files"):
         import pyarrow as pa
         import pyarrow.dataset as ds
-    paths = [path] if isinstance(path, str | Path) else list(path)
+    try:
+        paths = [path] if isinstance(path, str | Path) else list(path)
+    except TypeError:
+        raise ValueError(f"path must be a file, a folder or a list of them, got {type(path).__name__}.") from None
     if not paths:
         raise ValueError("the list of paths is empty.")
     files: list[str] = []
@@ -306,6 +309,8 @@ def _passed(
 ) -> Content:
     if num_classes is not None:
         num_classes = check_num_classes(num_classes)
+    if bad is not None and not isinstance(bad, BadRows):
+        raise ValueError(f"bad must be a BadRows() that takes the rows left out, or None, got {type(bad).__name__}.")
     files, system = _files_of(path)
     units = list(_units(files, system))
     columns = _expected(units, features, label, num_classes)

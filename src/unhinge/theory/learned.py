@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unhinge.theory.numerics import RESOLUTION
 from unhinge.theory.path import Path
+from unhinge.theory.validation import check_number
 
 __all__ = ["first_learned", "learned"]
 
@@ -77,6 +78,7 @@ def first_learned(
         until: The last time to look at.
         discrete: Whether times are whole steps.
     """
+    check_number("fraction", fraction)
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction must lie in (0, 1], got {fraction}: it is a share of the examples of a class.")
     labels = labels.cpu()

@@ -32,7 +32,7 @@ from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import Schedule, rate_pair
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.types import Kernel, Labels, Matrix, Number, Rate, Vector
-from unhinge.theory.validation import scalar
+from unhinge.theory.validation import check_number, scalar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -434,6 +434,8 @@ def _descent_symbol(schedule: Schedule, decay: Tensor, options: Momentum) -> Sym
 
 
 def _check_momentum(momentum: float, dampening: float, nesterov: bool, decoupled: bool) -> Momentum:
+    check_number("momentum", momentum)
+    check_number("dampening", dampening)
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must lie in [0, 1), got {momentum}.")
     if not 0 <= dampening <= 1:

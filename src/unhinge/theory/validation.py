@@ -6,6 +6,7 @@ Tensors, numpy arrays and lists become tensors here and nowhere else: see :mod:`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = [
     "check_counts",
     "check_distances",
     "check_labels",
+    "check_number",
     "check_num_classes",
     "check_shape",
     "check_soft_labels",
@@ -110,6 +112,21 @@ def scalar(name: str, value: object, *, positive: bool = False) -> Tensor:
     if positive and plain == 0:
         raise ValueError(f"{name} must be greater than 0, got 0.")
     return number
+
+
+def check_number(name: str, value: object) -> None:
+    """A number, or a tensor that holds one; who asks says in which range it must lie.
+
+    Example:
+        >>> check_number("radius", None)
+        Traceback (most recent call last):
+        ValueError: radius must be a number, got NoneType.
+    """
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ValueError(f"{name} must be one number, got a tensor of shape {tuple(value.shape)}.")
+    elif isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name} must be a number, got {type(value).__name__}.")
 
 
 def check_num_classes(num_classes: Any) -> int:

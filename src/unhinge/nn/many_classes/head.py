@@ -21,6 +21,7 @@ from unhinge.nn.precision import full_precision
 from unhinge.nn.reduction import reduce_loss
 from unhinge.nn.search import Nearest, nearest_prototype
 from unhinge.nn.three_numbers import Rule
+from unhinge.theory.validation import check_number
 
 __all__ = ["ManyClassHead"]
 
@@ -106,6 +107,7 @@ class ManyClassHead(nn.Module):
         check_size("in_features", in_features)
         check_size("num_classes", num_classes)
         check_dtype(dtype)
+        check_number("weight_decay", weight_decay)
         if not 0 <= weight_decay < math.inf:
             raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay}.")
         if momentum != 0:
@@ -190,6 +192,7 @@ class ManyClassHead(nn.Module):
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """One step of SGD with the gradients of all backward passes since the last; nothing if there were none."""
+        check_number("lr", lr)
         if not 0 <= lr < math.inf:
             raise ValueError(f"lr must be finite and not negative, got {lr}.")
         shards = self.store.shards
@@ -233,6 +236,7 @@ class ManyClassHead(nn.Module):
                 f"means must have shape ({self.num_classes}, {self.in_features}), one row per class, "
                 f"got {tuple(means.shape)}."
             )
+        check_number("strength", strength)
         if not 0 < strength < math.inf:
             raise ValueError(f"strength must be positive and finite, got {strength}.")
         unit = means.detach().abs().max().double().item()  # so that no square leaves the range

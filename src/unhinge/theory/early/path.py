@@ -14,7 +14,7 @@ from unhinge.theory.numerics import LARGEST_EXPONENT
 from unhinge.theory.path import Path
 from unhinge.theory.state import State
 from unhinge.theory.types import Number, Time
-from unhinge.theory.validation import check_steps, check_times, scalar
+from unhinge.theory.validation import check_number, check_steps, check_times, scalar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,6 +76,7 @@ class EarlyPath:
         thousands of times slower than a decay, the proof is given up after some seconds, and the horizon is how far it
         had come. So it is after 262,144 steps at a rate that is given as a function.
         """
+        check_number("the tolerance", tolerance)
         if not tolerance > 0:
             raise ValueError(f"the tolerance must be positive, got {tolerance}: it is a relative error.")
         certificate = self.certificate

@@ -32,7 +32,7 @@ from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.schedules import Schedule, rate_pair
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets
 from unhinge.theory.types import Kernel, Labels, Matrix, Number, Rate, Vector
-from unhinge.theory.validation import as_tensor, scalar
+from unhinge.theory.validation import as_tensor, check_number, scalar
 
 __all__ = ["EarlyCrossEntropy", "Linearized"]
 
@@ -418,8 +418,10 @@ class EarlyCrossEntropy(Linearized):
     ) -> None:
         targets = as_targets(target, num_classes)
         classes = targets.num_classes
+        check_number("label_smoothing", label_smoothing)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}.")
+        check_number("temperature", temperature)
         warmth = torch.as_tensor(temperature, dtype=torch.float64).cpu()
         if warmth.numel() != 1 or not (warmth.item() > 0 and math.isfinite(warmth.item())):
             raise ValueError(f"temperature must be one number, positive and finite, got {temperature}.")
