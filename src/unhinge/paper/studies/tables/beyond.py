@@ -229,24 +229,24 @@ def _at_rates(
 
 
 # Where the steps of the paper's tables did not suffice. FNPAL had 98.6 % of one class of CIFAR-10, with the rescaled
-# rate 96.8 %; PAL had 85 % of CIFAR-100, and under its long tail 99.5 % of all images, but not 99 % of each class.
+# rate 96.8 %; PAL had 99.5 % of all images of CIFAR-100 under its long tail, but not 99 % of each class. Balanced
+# CIFAR-100 is left out: after twice the steps PAL had 92 % of its images, and was right on fewer test images.
 MORE_STEPS: Sequence[tuple[Setting, Sequence[Method]]] = (
     (Setting("cifar10"), (CE, PAL, FNPAL, RESCALED)),
     (Setting("cifar100", "exp", 100), (CE, PAL, RADIUS)),
-    (Setting("cifar100"), (CE, PAL, RADIUS)),
 )
 
 
 def _more_steps(scale: str) -> list[Cell]:
-    cells: dict[tuple[Method, Column], Cell] = {}  # at the quick scale both data sets are digits
+    cells = []
     for setting, methods in MORE_STEPS:
         for method in methods:
             recipe = recipe_of(setting, method, scale)
             recipe = replace(recipe, epochs=2 * recipe.epochs, measure_every=2 * recipe.measure_every)
             steps = recipe.epochs * math.ceil(train_images(recipe) / recipe.batch)
             place = Column(data=recipe.data, profile=setting.profile, ratio=setting.ratio, steps=steps)
-            cells[method, place] = Cell(method, place, recipe)
-    return list(cells.values())
+            cells.append(Cell(method, place, recipe))
+    return cells
 
 
 def _rates(scale: str) -> list[Cell]:
