@@ -13,6 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from unhinge import LayerPeeled, constant, cosine, warmup
+from unhinge.nn import simplex_etf
 
 F64 = torch.float64
 EPS = torch.finfo(F64).eps
@@ -521,3 +522,41 @@ def test_modes_that_lead_together_under_feature_decay_do_so_in_spite_of_rounding
     late, end = path.at(3000.0), path.direction()
     norm = torch.hypot(late.features.norm(), late.weight.norm())
     assert (late.weight / norm - end.weight).abs().max() < 1e-12
+
+
+# ---- prototypes that stay  [eq: kernel-anchored] ---------------------------------------------------------------------
+
+STILL = (1.0, 1e-13)  # a rate so small that the prototypes do not move within these times
+
+
+def uneven(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Labels of a long tail, an invertible kernel of points whose classes overlap, a simplex, and features of zero."""
+    labels = torch.arange(CLASSES).repeat_interleave(torch.tensor([20, 6, 2]))
+    points = normal(len(labels), 2, seed=seed) + labels[:, None]
+    kernel = torch.exp(-(torch.cdist(points, points) ** 2))
+    simplex = simplex_etf(CLASSES, DIM, torch.Generator().manual_seed(seed), dtype=F64)
+    return labels, kernel, simplex, torch.zeros(len(labels), DIM, dtype=F64)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_without_decay_an_example_goes_to_the_class_of_the_largest_kernel_sum_for_ever(seed: int):
+    labels, kernel, simplex, features = uneven(seed)
+    chosen = (kernel @ one_hot(labels)).argmax(1)
+    path = LayerPeeled(labels, CLASSES, GAMMA).kernel_flow(features, simplex, kernel, lr=STILL)
+    for time in (0.1, 10.0, 1000.0):
+        assert torch.equal((path.at(time).features @ simplex.mT).argmax(1), chosen)
+    assert path.accuracy(1000.0) == (chosen == labels).to(F64).mean() < 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_with_decay_every_example_ends_on_its_own_prototype(seed: int):
+    labels, kernel, simplex, features = uneven(seed)
+    decay = 0.2
+    slowest = 1 / (decay * torch.linalg.eigvalsh(kernel)[0].item())
+    path = LayerPeeled(labels, CLASSES, GAMMA, feature_decay=decay).kernel_flow(
+        features, simplex, kernel, lr=(1.0, 1e-6 / slowest)
+    )
+    end = path.at(40 * slowest).features
+    expected = (1 + GAMMA) * simplex[labels] / (decay * len(labels))
+    torch.testing.assert_close(end, expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item())
+    assert path.accuracy(40 * slowest) == 1
