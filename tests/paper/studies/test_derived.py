@@ -8,9 +8,32 @@ import pytest
 from unhinge.paper.studies.derived import extended
 
 
-def test_the_middle_of_training_is_that_of_the_epochs_that_were_measured():
-    curves = {"test_accuracy": [None, 0.1, None, 0.2, None, 0.3]}
-    assert extended({"stopped": None, "curves": curves})["halfway_accuracy"] == 0.2
+@pytest.mark.parametrize(
+    ("curve", "middle"),
+    [
+        ([0.1, 0.2, 0.3, 0.4], 0.2),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], 0.2),  # never later than half of the epochs
+        ([None, 0.1, None, 0.2, None, 0.3], 0.1),
+        ([*[None] * 4, 0.1, *[None] * 4, 0.2, *[None] * 4, 0.3, *[None] * 4, 0.4], 0.2),  # ten of twenty epochs
+        ([None, None, 0.3], 0.3),  # the first measurement there is
+    ],
+)
+def test_half_time_is_the_last_measurement_in_the_first_half_of_the_epochs(curve, middle):
+    assert extended({"stopped": None, "curves": {"test_accuracy": curve}})["halfway_accuracy"] == middle
+
+
+@pytest.mark.parametrize(
+    ("recipe", "adjusted", "decided"),
+    [
+        ({"loss": "ce"}, {"0": 0.5, "1": 0.6}, 0.6),
+        ({"loss": "unhinged", "head": "pal"}, None, 0.5),  # no probabilities, so nothing to adjust
+        ({"loss": "unhinged", "head": "pal", "radius": 10.0}, {"0": 0.5, "1": 0.6}, 0.6),
+        ({"loss": "unhinged", "head": "pal", "radius": 1000.0}, {"0": 0.5, "1": 0.6}, None),  # features too short
+    ],
+)
+def test_a_decision_is_adjusted_as_the_theory_says_and_plain_where_it_says_nothing(recipe, adjusted, decided):
+    record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0]}, "feature_norm": 9.0, "accuracy": 0.5}
+    assert extended(record | {"recipe": recipe, "adjusted_accuracy": adjusted})["decided_accuracy"] == decided
 
 
 def test_rare_classes_are_the_second_half():

@@ -16,12 +16,13 @@ __all__ = ["extended"]
 def extended(result: JsonRecord) -> JsonRecord:
     """The record of a run with what follows from it.
 
-    ``halfway_accuracy``: test accuracy at the middle of training. ``rare_training_accuracy``: mean over the half of the
-    classes with the fewest training images, on those images. ``ood.energy.known_spread``: standard deviation of the
-    known images' energies over that of known and unknown together. ``decided_accuracy``: that of decisions adjusted by
-    the strength that the theory names for the recipe, which no test image chose. ``stated_ece``: calibration error of
-    the probabilities that the recipe states: of the posterior with a radius, else of the softmax. A stopped run tells
-    where its norms were. Decisions from a posterior that the features were too short for are left out: see
+    ``halfway_accuracy``: the last test accuracy within the first half of the epochs. ``rare_training_accuracy``: mean
+    over the half of the classes with the fewest training images, on those images. ``ood.energy.known_spread``: standard
+    deviation of the known images' energies over that of known and unknown together. ``decided_accuracy``: that of
+    decisions adjusted by the strength that the theory names for the recipe, which no test image chose; the plain one
+    where it names none, as for fixed prototypes without a radius. ``stated_ece``: calibration error of the
+    probabilities that the recipe states: of the posterior with a radius, else of the softmax. A stopped run tells where
+    its norms were. Decisions from a posterior that the features were too short for are left out: see
     :mod:`unhinge.training.decisions`.
     """
     curves = {name: _numbers(curve) for name, curve in result.get("curves", {}).items()}
@@ -29,9 +30,9 @@ def extended(result: JsonRecord) -> JsonRecord:
         norms = curves.get("feature_norm")
         return result | {"feature_norm": norms[-1]} if norms else result
     record = dict(result)
-    test = curves.get("test_accuracy", [])
-    if test:
-        record["halfway_accuracy"] = test[len(test) // 2]
+    test = result.get("curves", {}).get("test_accuracy", [])
+    if measured := _numbers(test):
+        record["halfway_accuracy"] = (_numbers(test[: len(test) // 2]) or measured[:1])[-1]
     by_class = (result.get("training") or {}).get("class_accuracy")
     if by_class:
         # Every profile of the book is largest at class 0 and falls; equal classes make any half as good.
@@ -44,7 +45,10 @@ def extended(result: JsonRecord) -> JsonRecord:
             record |= {"adjusted_accuracy": None, "posterior_ece": None}
         adjusted = record.get("adjusted_accuracy") or {}
         record["stated_ece"] = record.get("ece" if radius is None else "posterior_ece")
-        record["decided_accuracy"] = adjusted.get(f"{remaining_strength(recipe):g}")
+        unadjusted = radius is None and not adjusted
+        record["decided_accuracy"] = (
+            record.get("accuracy") if unadjusted else adjusted.get(f"{remaining_strength(recipe):g}")
+        )
     shown = (result.get("histograms") or {}).get("energy")
     spread = _known_spread(shown) if shown else None
     if spread is not None:

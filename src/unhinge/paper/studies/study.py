@@ -30,7 +30,7 @@ WORDS = {  # quantities as a table names them
     "stated_ece": "calibration error of the posterior, or else of the softmax",
     "after_temperature.ece": "calibration error after one temperature was fitted",
     "after_temperature.log_loss": "log loss after one temperature was fitted, in nats",
-    "decided_accuracy": "test accuracy, decision adjusted with the strength that the theory names",
+    "decided_accuracy": "test accuracy, decision adjusted with the strength that the theory names, where it names one",
     "feature_norm": "mean norm of the features of the test images",
     "adjusted_accuracy.0.5": "test accuracy, decision adjusted with strength 1/2",
     "adjusted_accuracy.1": "test accuracy, decision adjusted with strength 1",

@@ -140,6 +140,15 @@ def _main_orderings() -> tuple[Ordering, ...]:
     return (
         Ordering("PAL lies above cross-entropy under a long tail", PAL, CE, column=first),
         Ordering("PAL lies above cross-entropy, on average over kinds of imbalance", PAL, CE, averaged=True),
+        # PAL without a radius has no probabilities, and so no decision that could be adjusted
+        Ordering(
+            "cross-entropy with its decision adjusted lies above PAL, on average over kinds of imbalance",
+            CE,
+            PAL,
+            "decided_accuracy",
+            averaged=True,
+            ours=True,
+        ),
         Ordering("the penalty helps cross-entropy", PENALIZED["ce"], CE, column=first),
         Ordering("the penalty helps PAL", PENALIZED["pal"], PAL, column=first),
         Ordering("FNPAL lies above cross-entropy", FNPAL, CE, column=first, ours=True),
