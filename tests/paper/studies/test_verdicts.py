@@ -42,6 +42,15 @@ def test_only_what_is_decided_is_bold(tmp_path: Path, verdict: str, shown: str):
     assert line == f"- {JUDGED['statement']} (lr 0.01; claimed by the paper): {shown}; +1.00 points, 3 seeds"
 
 
+@pytest.mark.parametrize(("verdict", "rows"), [("confirmed", 1), ("not confirmed", 1), ("undecided", 0)])
+def test_what_is_decided_stands_first_in_a_table_of_its_own(tmp_path: Path, verdict: str, rows: int):
+    (tmp_path / STUDY.id).mkdir()
+    (tmp_path / STUDY.id / "recipe.json").write_text(json.dumps({"orderings": [JUDGED | {"verdict": verdict}]}))
+    first, _, _ = write_verdicts([STUDY], tmp_path).read_text(encoding="utf-8").partition(f"## {STUDY.id}")
+    assert f"Of 1 questions: {int(verdict == 'confirmed')} confirmed, {int(verdict == 'not confirmed')} not" in first
+    assert first.count(f"| {STUDY.id}, lr 0.01 |") == rows
+
+
 def test_the_head_of_a_study_says_how_much_of_it_has_run(tmp_path: Path):
     (tmp_path / STUDY.id).mkdir()
     (tmp_path / STUDY.id / "recipe.json").write_text(json.dumps({"orderings": [], "runs": 3, "runs_wanted": 9}))

@@ -4,7 +4,8 @@ Runs of one seed share the subset of images, the initial weights and the order o
 pairs: the test is Student's on the differences. A study asks many questions of the same runs, so its p-values are
 corrected together (Holm 1979: the k-th smallest of m is multiplied by m - k + 1), and the corrected one decides. The
 family has all m questions that the study asks, those too whose runs are still to come: a verdict must not become weaker
-because another question was answered meanwhile.
+because another question was answered meanwhile. Those whose regime was not reached are no part of it: they are not
+decided either way.
 
 A comparison at one rate may only show whom the rate suits. Where several were run, a `tuned` ordering gives each method
 its own, of those at which it fits its training images: for each seed the rate with the best mean over the *other*
