@@ -9,6 +9,7 @@ from unhinge.paper.claims import claims, find, own_statements
 
 WRONG = {
     "beyond-gradient-at-zero": lambda right: lambda *given: right(*given) * (1 + 1e-12),
+    "beyond-kernel-sums": lambda right: lambda kernel, labels, *given: right(kernel, labels.roll(1), *given),
     "beyond-prior-path": lambda right: lambda labels, prior, *given: right(labels, torch.roll(prior, 1), *given),
     "beyond-bound": lambda right: lambda *given: 0.2 * right(*given),
     "beyond-posterior": lambda right: lambda logits, radius: right(logits, 1.01 * radius),
