@@ -32,7 +32,7 @@ def test_a_posterior_comes_back_from_the_features_that_minimize_the_objective():
 @pytest.mark.parametrize("tau", TAUS)
 def test_cross_entropy_has_its_prior_taken_out_of_the_logarithms(logits, tau):
     labels = torch.arange(50) % 3
-    actual = adjusted_accuracies(logits, labels, COUNTS, Recipe())
+    actual = adjusted_accuracies(logits, labels, COUNTS, Recipe(), 1.0)
     right = 0
     for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
         scores = [z - tau * torch.tensor(share).log().item() for z, share in zip(row, (0.6, 0.3, 0.1), strict=True)]
@@ -43,7 +43,7 @@ def test_cross_entropy_has_its_prior_taken_out_of_the_logarithms(logits, tau):
 @pytest.mark.parametrize("tau", TAUS)
 def test_a_simplex_with_a_radius_has_its_posterior_divided(logits, tau):
     labels = torch.arange(50) % 3
-    actual = adjusted_accuracies(logits, labels, COUNTS, RADIUS)
+    actual = adjusted_accuracies(logits, labels, COUNTS, RADIUS, 3.9)
     right = 0
     for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
         shares = [(1 / 3 + 2 / 3 * z / 4.0) / share**tau for z, share in zip(row, (0.6, 0.3, 0.1), strict=True)]
@@ -54,16 +54,25 @@ def test_a_simplex_with_a_radius_has_its_posterior_divided(logits, tau):
 def test_without_a_radius_or_with_an_empty_class_there_is_nothing_to_adjust(logits):
     labels = torch.zeros(50, dtype=torch.int64)
     for recipe in (Recipe(loss="unhinged", head="pal"), Recipe(loss="unhinged", head="fnpal"), Recipe(loss="mse")):
-        assert adjusted_accuracies(logits, labels, COUNTS, recipe) is None
-    assert adjusted_accuracies(logits, labels, torch.tensor([1, 0, 1]), Recipe()) is None
+        assert adjusted_accuracies(logits, labels, COUNTS, recipe, 1.0) is None
+    assert adjusted_accuracies(logits, labels, torch.tensor([1, 0, 1]), Recipe(), 1.0) is None
 
 
 def test_features_that_are_short_of_the_radius_hold_no_posterior(logits):
     """A weak penalty asks for a radius in the thousands: the "posterior" would be uniform up to noise."""
     labels = torch.zeros(50, dtype=torch.int64)
-    assert adjusted_accuracies(logits, labels, COUNTS, RADIUS) is not None
-    assert adjusted_accuracies(logits, labels, COUNTS, replace(RADIUS, radius=400.0)) is None
-    assert probabilities(torch.full_like(logits, torch.inf), RADIUS, COUNTS) is None
+    assert adjusted_accuracies(logits, labels, COUNTS, RADIUS, 3.9) is not None
+    assert adjusted_accuracies(logits, labels, COUNTS, replace(RADIUS, radius=400.0), 3.9) is None
+    assert probabilities(logits, RADIUS, COUNTS, torch.inf) is None
+
+
+@pytest.mark.parametrize("certainty", [0.4, 0.9])
+def test_an_uncertain_posterior_is_read_though_its_features_are_short(certainty):
+    """The features of an uncertain image lie between the prototypes; only those of training images reach the radius."""
+    wanted = torch.tensor([[certainty, *[(1 - certainty) / 9] * 9]], dtype=torch.float64)
+    frame = simplex_etf(10, 9).double()
+    read = probabilities(RADIUS.radius * wanted @ frame @ frame.T, RADIUS, torch.full((10,), 5), 3.9)
+    torch.testing.assert_close(read, wanted)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -76,7 +85,7 @@ def test_class_weights_are_read_as_they_were_trained_with(weighted):
     frame = simplex_etf(3, 5).double()
     recipe = replace(RADIUS, class_weight=0.5, weighted_penalty=weighted)
     logits = RADIUS.radius * pulled @ frame @ frame.T
-    decided = UF.balanced_decision(probabilities(logits, recipe, COUNTS), COUNTS, remaining_strength(recipe))
+    decided = UF.balanced_decision(probabilities(logits, recipe, COUNTS, 3.9), COUNTS, remaining_strength(recipe))
     assert torch.equal(decided, (p / shares).argmax(1))
 
 

@@ -27,10 +27,11 @@ __all__ = [
 
 TAUS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-# The share of the radius that features must have reached before their logits are read as a posterior. Below a half,
-# even a certain prediction would be given less than one half. The paper's weak penalties ask for radii in the
-# thousands, of which training reaches a sixth; decisions from such a "posterior" fell from 27 to 10 % of accuracy.
-REACHED = 0.5
+# The share of the radius that the features of the training images must have reached before logits are read as a
+# posterior. Those of test images may be shorter: where the posterior is uncertain they should be. The paper's weak
+# penalties ask for radii in the thousands, of which training reaches a quarter to a half; decisions from such a
+# "posterior" fell from 27 to 10 % of accuracy.
+REACHED = 2 / 3
 
 
 def radius_of(recipe: Recipe, num_classes: int) -> float | None:
@@ -60,16 +61,15 @@ def radius_of(recipe: Recipe, num_classes: int) -> float | None:
 
 
 def reached(radius: float, length: float) -> bool:
-    """Whether features of this mean length are long enough to be read; those of a run that diverged never are."""
+    """Whether training features of this mean length let logits be read; those of a run that diverged never do."""
     return REACHED * radius <= length < math.inf
 
 
-def probabilities(logits: Tensor, recipe: Recipe, counts: Tensor) -> Tensor | None:
+def probabilities(logits: Tensor, recipe: Recipe, counts: Tensor, length: float) -> Tensor | None:
     r"""The posterior of a fixed simplex with a radius, :math:`(n, C)`; None where the logits hold none.
 
-    They hold none without a radius, and none while the features are shorter than half of it. Their length is read from
-    the logits: prototypes of a simplex give :math:`\|z\|^2 = \frac{C}{C-1} s^2 \|h\|^2` for prototypes of length
-    :math:`s` and the part of :math:`h` that they span.
+    They hold none without a radius, and none while the features of the training images, of mean norm `length`, are far
+    shorter than that.
 
     With class weights on the loss alone it is the posterior itself, with a weighted penalty :math:`a_c P_c` up to a
     factor: see :func:`unhinge.nn.functional.posterior`.
@@ -78,30 +78,27 @@ def probabilities(logits: Tensor, recipe: Recipe, counts: Tensor) -> Tensor | No
         >>> import torch
         >>> logits = 10 * torch.tensor([[1.0, -0.5, -0.5]])
         >>> counts = torch.tensor([2, 1, 1])
-        >>> probabilities(
-        ...     logits, Recipe(loss="unhinged", head="pal", radius=10.0), counts
-        ... ).tolist()
+        >>> recipe = Recipe(loss="unhinged", head="pal", radius=10.0)
+        >>> probabilities(logits, recipe, counts, length=9.8).tolist()
         [[1.0, 0.0, 0.0]]
-        >>> probabilities(
-        ...     logits, Recipe(loss="unhinged", head="pal", radius=1000.0), counts
-        ... ) is None
+        >>> probabilities(logits, recipe, counts, length=4.0) is None
         True
     """
     classes = logits.shape[-1]
     radius = radius_of(recipe, classes)
     if radius is None or not len(logits):
         return None
-    wide = logits.double()
-    lengths = ((classes - 1) / classes) ** 0.5 * wide.norm(dim=-1) / recipe.head_scale
-    if not reached(radius, lengths.mean().item()):
+    if not reached(radius, length):
         return None
-    weights = None
+    wide, weights = logits.double(), None
     if recipe.class_weight and not recipe.weighted_penalty:
         weights = class_weights(counts, recipe.class_weight).to(wide)
     return UF.posterior(wide, radius * recipe.head_scale, weights)
 
 
-def adjusted_accuracies(logits: Tensor, labels: Tensor, counts: Tensor, recipe: Recipe) -> dict[str, float] | None:
+def adjusted_accuracies(
+    logits: Tensor, labels: Tensor, counts: Tensor, recipe: Recipe, length: float
+) -> dict[str, float] | None:
     r"""Accuracy at each :math:`\tau` of `TAUS`; None where the loss gives no probabilities to adjust.
 
     Cross-entropy: the largest :math:`z_c - \tau\log\pi_c`. A fixed simplex with a radius: the largest
@@ -112,10 +109,11 @@ def adjusted_accuracies(logits: Tensor, labels: Tensor, counts: Tensor, recipe: 
         labels: Their classes, :math:`(n,)`.
         counts: Training images of each class, :math:`(C,)`.
         recipe: How the network was trained.
+        length: Mean norm of the features of the training images.
     """
     record: dict[str, float] = {}
     for tau in TAUS:
-        decided = _decided(logits, counts, recipe, tau)
+        decided = _decided(logits, counts, recipe, length, tau)
         if decided is None:
             return None
         record[f"{tau:g}"] = (decided == labels).double().mean().item()
@@ -140,21 +138,23 @@ def remaining_strength(recipe: Recipe) -> float:
     return max(0.0, 1.0 - (0.0 if undone else recipe.class_weight) - recipe.logit_adjustment)
 
 
-def adjusted_record(logits: Tensor, labels: Tensor, counts: Tensor, recipe: Recipe) -> dict[str, float] | None:
+def adjusted_record(
+    logits: Tensor, labels: Tensor, counts: Tensor, recipe: Recipe, length: float
+) -> dict[str, float] | None:
     """The strength that remains, and the accuracy of decisions adjusted by it: of all, many, medium, few-shot classes.
 
     None where the loss gives no probabilities to adjust; arguments as in :func:`adjusted_accuracies`.
     """
     strength = remaining_strength(recipe)
-    decided = _decided(logits, counts, recipe, strength)
+    decided = _decided(logits, counts, recipe, length, strength)
     return None if decided is None else {"strength": strength} | shot_accuracy(decided, labels, counts)
 
 
-def _decided(logits: Tensor, counts: Tensor, recipe: Recipe, strength: float) -> Tensor | None:
+def _decided(logits: Tensor, counts: Tensor, recipe: Recipe, length: float, strength: float) -> Tensor | None:
     if not bool((counts > 0).all()):
         return None
     shares = counts.to(logits.device)
     if recipe.loss == "ce":
         return UF.adjust_logits(logits.double(), shares, strength).argmax(-1)
-    posterior = probabilities(logits, recipe, counts)
+    posterior = probabilities(logits, recipe, counts, length)
     return None if posterior is None else UF.balanced_decision(posterior, shares, strength)

@@ -134,7 +134,7 @@ def _evaluate(
 ) -> Evaluation:
     network = load_network(place, images.train, which)
     tested, learned = outputs(network, images.test), outputs(network, images.train)
-    counts = images.train.counts
+    counts, length = images.train.counts, learned.features.norm(dim=1).mean().item()
     weight = prototypes_of(network).detach()
     bins = reliability(tested.logits.softmax(-1), tested.labels)
     numbers: JsonRecord = {
@@ -147,8 +147,9 @@ def _evaluate(
         "class_accuracy": _by_class(tested, images.test.num_classes),
         "confusion": _confusion(tested, images.test.num_classes),
         "training": _fit_of(learned, images.train.num_classes),
-        "adjusted_accuracy": adjusted_accuracies(tested.logits, tested.labels, counts, recipe),
+        "adjusted_accuracy": adjusted_accuracies(tested.logits, tested.labels, counts, recipe, length),
         "feature_norm": tested.features.norm(dim=1).mean().item(),
+        "training_feature_norm": length,
         "prototypes": prototype_record(weight),
         "collapse": {
             name: float(value)
@@ -157,12 +158,12 @@ def _evaluate(
         },
         "notes": _notes(recipe, ood),
     }
-    posterior = probabilities(tested.logits, recipe, counts)
+    posterior = probabilities(tested.logits, recipe, counts, length)
     if posterior is not None:
         # Its logits are affine in the posterior: their softmax is no probability, its calibration error an artefact.
         numbers["posterior_ece"] = reliability(posterior, tested.labels).error
     if prior is not None:
-        numbers["adjusted"] = adjusted_record(tested.logits, tested.labels, counts, recipe)
+        numbers["adjusted"] = adjusted_record(tested.logits, tested.labels, counts, recipe, length)
     scores: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     known: dict[str, torch.Tensor] = {}
     unknown_scores: dict[str, dict[str, torch.Tensor]] = {}

@@ -7,6 +7,8 @@ import pytest
 
 from unhinge.paper.studies.derived import extended
 
+TRAINED = {"feature_norm": [1.0, 9.0]}  # of the training images, by epoch
+
 
 @pytest.mark.parametrize(
     ("curve", "middle"),
@@ -25,15 +27,18 @@ def test_half_time_is_the_last_measurement_in_the_first_half_of_the_epochs(curve
 @pytest.mark.parametrize(
     ("recipe", "adjusted", "decided"),
     [
-        ({"loss": "ce"}, {"0": 0.5, "1": 0.6}, 0.6),
+        ({"loss": "ce"}, {"0": 0.5, "0.5": 0.55, "1": 0.6}, 0.6),
         ({"loss": "unhinged", "head": "pal"}, None, 0.5),  # no probabilities, so nothing to adjust
-        ({"loss": "unhinged", "head": "pal", "radius": 10.0}, {"0": 0.5, "1": 0.6}, 0.6),
+        ({"loss": "unhinged", "head": "pal", "radius": 10.0}, {"0": 0.5, "0.5": 0.55, "1": 0.6}, 0.6),
         ({"loss": "unhinged", "head": "pal", "radius": 1000.0}, {"0": 0.5, "1": 0.6}, None),  # features too short
     ],
 )
 def test_a_decision_is_adjusted_as_the_theory_says_and_plain_where_it_says_nothing(recipe, adjusted, decided):
-    record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0]}, "feature_norm": 9.0, "accuracy": 0.5}
-    assert extended(record | {"recipe": recipe, "adjusted_accuracy": adjusted})["decided_accuracy"] == decided
+    record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0]}, "curves": TRAINED, "accuracy": 0.5}
+    found = extended(record | {"recipe": recipe, "adjusted_accuracy": adjusted})
+    assert found["decided_accuracy"] == decided
+    halved = adjusted is not None and "radius" in recipe and decided is not None
+    assert found["advised_accuracy"] == (0.55 if halved else decided)
 
 
 def test_rare_classes_are_the_second_half():
@@ -59,21 +64,25 @@ def test_the_spread_of_known_energies_is_that_of_the_bins():
     assert energy["fpr95"] == 0.5
 
 
-@pytest.mark.parametrize(("norm", "kept"), [(6.0, True), (4.0, False)])
-def test_decisions_from_features_short_of_their_radius_are_left_out(norm: float, kept: bool):
+@pytest.mark.parametrize(
+    ("norms", "kept"), [([1.0, 9.0], True), ([1.0, 6.0], False), ([9.0, "nan"], True), ([], False)]
+)
+def test_decisions_from_features_short_of_their_radius_are_left_out(norms: list, kept: bool):
+    """The training images' decide; those of test images may be short, where the network is not sure."""
     recipe = {"loss": "unhinged", "head": "pal", "radius": 10.0}
-    record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0]}, "feature_norm": norm, "recipe": recipe}
+    record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0]}, "feature_norm": 4.0, "recipe": recipe}
+    record["curves"] = {"feature_norm": norms}
     adjusted = {"0": 0.5, "1": 0.6}
     assert extended(record | {"adjusted_accuracy": adjusted})["adjusted_accuracy"] == (adjusted if kept else None)
 
 
 @pytest.mark.parametrize(
-    ("loss", "radius", "norm", "stated"),
-    [("ce", None, 3.0, 0.4), ("unhinged", 10.0, 6.0, 0.3), ("unhinged", 10.0, 4.0, None)],
+    ("loss", "radius", "stated"),
+    [("ce", None, 0.4), ("unhinged", 10.0, 0.3), ("unhinged", 20.0, None), ("unhinged", None, None)],
 )
-def test_stated_probabilities_are_the_posterior_where_there_is_one(loss, radius, norm, stated):
+def test_stated_probabilities_are_the_posterior_where_there_is_one(loss, radius, stated):
     """And none where the features are too short for it: the softmax of such logits is nobody's probability."""
     recipe = {"loss": loss, "head": "linear" if radius is None else "pal", "radius": radius}
-    record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0]}, "feature_norm": norm, "recipe": recipe}
+    record = {"stopped": None, "training": {"class_accuracy": [1.0, 1.0]}, "curves": TRAINED, "recipe": recipe}
     errors = {"ece": 0.4, "posterior_ece": None if radius is None else 0.3}
     assert extended(record | errors)["stated_ece"] == stated

@@ -85,6 +85,40 @@ def test_networks_that_do_not_fit_decide_nothing():
     assert actual.verdict == "confirmed"
 
 
+def test_a_question_whose_regime_was_missed_still_makes_the_others_stricter():
+    """How strict a test is must not depend on how others came out."""
+    whole = result_of([0.91, 0.82, 0.93], [0.80, 0.711, 0.82], columns=(10, 100))
+    missed = {**whole.measured, ("PAL", "ρ=10", 0): {"accuracy": 0.9, "training": {"interpolated": False}}}
+    out, within = judge_all(replace(whole, measured=missed))
+    assert (out.verdict, out.corrected) == ("regime not reached", None)
+    assert within.corrected == pytest.approx(2 * within.p_value)
+
+
+def test_a_run_that_diverged_is_counted_and_takes_its_cell_out_of_the_regime():
+    whole = result_of([0.91, 0.82, 0.93, 0.9], [0.80, 0.711, 0.82, 0.8])
+    broken = replace(whole, measured={**whole.measured, ("PAL", "ρ=100", 3): {"stopped": "not finite"}})
+    (actual,) = judge_all(broken)
+    assert actual.verdict == "regime not reached"
+    assert "3 seeds, 1 more runs diverged" in actual.text
+    only = replace(whole, measured={("PAL", "ρ=100", 0): {"stopped": "not finite"}})
+    assert only.interpolated("PAL", "ρ=100") is False
+    assert only.interpolated("CE", "ρ=100") is None
+
+
+def test_what_was_asked_after_the_runs_says_so():
+    (actual,) = judge_all(result_of([0.9, 0.8], [0.7, 0.7], replace(ABOVE, asked="after all runs")))
+    assert actual.text.endswith("2 seeds, asked after all runs")
+
+
+def test_cases_without_a_common_seed_are_no_cases():
+    cases = replace(ABOVE, cases=((PAL, CE), (Method("fnpal"), CE)), regime=False)
+    whole = result_of([0.9], [0.8], cases)
+    cell = Cell(Method("fnpal"), Column(ratio=100), Recipe())
+    runs = {**whole.measured, ("CE", "ρ=100", 1): {"accuracy": 0.7}, ("FNPAL", "ρ=100", 1): {"accuracy": 0.9}}
+    (actual,) = judge_all(replace(whole, cells=[*whole.cells, cell], seeds=range(2), measured=runs))
+    assert (actual.verdict, actual.count) == ("undecided", (0, 0))
+
+
 def test_a_family_is_corrected_together():
     several = tuple(replace(ABOVE, statement=str(number)) for number in range(4))
     actual = judge_all(result_of([0.91, 0.82, 0.93], [0.80, 0.711, 0.82], *several))
@@ -127,6 +161,11 @@ def test_comparable_means_an_interval_inside_the_margin(pal, ce, verdict):
     low = stats.ttest_1samp(differences, -0.01, alternative="greater").pvalue
     high = stats.ttest_1samp(differences, 0.01, alternative="less").pvalue
     assert actual.p_value == pytest.approx(max(low, high))
+    mean = sum(differences) / 3
+    above = stats.ttest_1samp([d if mean > 0 else -d for d in differences], 0.01, alternative="greater").pvalue
+    assert actual.apart == pytest.approx(min(1.0, 2 * above))
+    if verdict == "not confirmed":
+        assert f"corrected p = {actual.apart:.2g}" in actual.text
 
 
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 999))
@@ -180,7 +219,7 @@ def test_an_average_is_over_columns_first_and_then_over_seeds():
     reference = stats.ttest_1samp([(0.25 + 0.0) / 2, (0.1 + 0.05) / 2, (0.15 + 0.2) / 2], 0)
     assert actual.p_value == pytest.approx(reference.pvalue)
     assert actual.difference == pytest.approx(0.125)
-    assert (actual.column, actual.seeds) == ("mean of 2 columns", 3)
+    assert (actual.column, actual.seeds) == ("mean of 2 columns, without ρ=1000", 3)
     assert judge_all(result_of([0.9, 0.8], [0.7, 0.7], average)) == []  # of one column there is no average
     (actual,) = judge_all(result_of([0.9, 0.8], [0.7, 0.7], average, fitted=False, columns=(10, 100)))
     assert actual.verdict == "regime not reached"

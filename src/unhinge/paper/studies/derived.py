@@ -20,10 +20,11 @@ def extended(result: JsonRecord) -> JsonRecord:
     over the half of the classes with the fewest training images, on those images. ``ood.energy.known_spread``: standard
     deviation of the known images' energies over that of known and unknown together. ``decided_accuracy``: that of
     decisions adjusted by the strength that the theory names for the recipe, which no test image chose; the plain one
-    where it names none, as for fixed prototypes without a radius. ``stated_ece``: calibration error of the
-    probabilities that the recipe states: of the posterior with a radius, else of the softmax. A stopped run tells where
-    its norms were. Decisions from a posterior that the features were too short for are left out: see
-    :mod:`unhinge.training.decisions`.
+    where it names none, as for fixed prototypes without a radius. ``advised_accuracy``: the same with half of that
+    strength for a posterior, which networks state too surely. ``stated_ece``: calibration error of the
+    probabilities that the recipe states: of the softmax for cross-entropy, of the posterior with a radius; without one
+    the unhinged loss states none. A stopped run tells where its norms were. Decisions from a posterior that the
+    training features were too short for are left out: see :mod:`unhinge.training.decisions`.
     """
     curves = {name: _numbers(curve) for name, curve in result.get("curves", {}).items()}
     if result.get("stopped") is not None:
@@ -41,14 +42,15 @@ def extended(result: JsonRecord) -> JsonRecord:
     if by_class and "recipe" in result:
         recipe = Recipe.from_json(dumps(result["recipe"]))
         radius = radius_of(recipe, len(by_class))
-        if radius is not None and not reached(radius, result["feature_norm"]):
+        norms = curves.get("feature_norm") or [math.nan]  # of the training images, over the last epoch
+        if radius is not None and not reached(radius, norms[-1]):
             record |= {"adjusted_accuracy": None, "posterior_ece": None}
         adjusted = record.get("adjusted_accuracy") or {}
-        record["stated_ece"] = record.get("ece" if radius is None else "posterior_ece")
-        unadjusted = radius is None and not adjusted
-        record["decided_accuracy"] = (
-            record.get("accuracy") if unadjusted else adjusted.get(f"{remaining_strength(recipe):g}")
-        )
+        record["stated_ece"] = record.get("ece" if recipe.loss == "ce" else "posterior_ece")
+        plain = record.get("accuracy") if radius is None and not adjusted else None
+        strength = remaining_strength(recipe)
+        record["decided_accuracy"] = adjusted.get(f"{strength:g}", plain)
+        record["advised_accuracy"] = adjusted.get(f"{strength if recipe.loss == 'ce' else strength / 2:g}", plain)
     shown = (result.get("histograms") or {}).get("energy")
     spread = _known_spread(shown) if shown else None
     if spread is not None:

@@ -81,11 +81,12 @@ def follow(task: Task) -> JsonRecord:
     """Train, evaluate, and write the result; a run that was interrupted is continued."""
     folder = Path(task.runs) / task.recipe.key
     material = material_of(task.recipe, task.data_root)
+    version = commit()  # of the code as it is now, not as it may be when the run ends
     run = fit(task.recipe, folder, material=material)
     result: JsonRecord = {
         "recipe": asdict(task.recipe),
         "machine": _machine(task.recipe.threads),
-        "commit": commit(),
+        "commit": version,
         "stopped": run.stopped,
         "epochs": len(run.records),
         "steps": -(-len(material.train) // task.recipe.batch) * len(run.records),

@@ -3,14 +3,14 @@ r"""What the seeds say about an ordering: confirmed, not confirmed, undecided, o
 Runs of one seed share the subset of images, the initial weights and the order of the batches, so they are compared in
 pairs: the test is Student's on the differences. A study asks many questions of the same runs, so its p-values are
 corrected together (Holm 1979: the k-th smallest of m is multiplied by m - k + 1), and the corrected one decides. The
-family has all m questions that the study asks, those too whose runs are still to come: a verdict must not become weaker
-because another question was answered meanwhile. Those whose regime was not reached are no part of it: they are not
-decided either way.
+family has all m questions that the study asks, those too whose runs are still to come or whose regime was not reached:
+how strict a test is must not depend on how others came out.
 
 A comparison at one rate may only show whom the rate suits. Where several were run, a `tuned` ordering gives each method
 its own, of those at which it fits its training images: for each seed the rate with the best mean over the *other*
-seeds, so that no run takes part in the choice of its own rate. The choices of different seeds share runs, so where two
-rates are close the test is a little too sure.
+seeds, so that no run takes part in the choice of its own rate. A rate with fewer seeds than another waits until it has
+them all. The choices of different seeds share runs, so where rates are close the test is too sure: simulated with five
+seeds and two or three rates that do not differ, it errs in 10 to 12 % of cases at a level of 5 %, in 2 to 3 % at 1 %.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unhinge.paper.studies.paired import LEVEL, Paired, holm, majority, paired
 from unhinge.paper.studies.study import PLAIN, Ordering, StudyResult
 from unhinge.training.recipes import Method
 
-__all__ = ["Judgement", "OrderingRecord", "Verdict", "judge_all"]
+__all__ = ["Judgement", "OrderingRecord", "Verdict", "judge_all", "questions"]
 
 NOTHING = Paired(math.nan, None, None, None)
 Verdict = Literal["confirmed", "not confirmed", "undecided", "regime not reached"]
@@ -40,8 +40,10 @@ class Judgement:
     found: Paired  # over the seeds both have, in favour of the ordering if positive
     seeds: int
     reached: bool  # both fit all of their training images, or the claim does not ask for it
-    corrected: float | None = None  # after Holm, with all tests of the study
+    corrected: float | None = None  # after Holm, with all questions of the study
+    apart: float | None = None  # with a margin: that they differ by more, times the number of questions
     count: tuple[int, int] | None = None  # cases in favour, cases in all
+    stopped: int = 0  # runs that ended before their time, and so are no part of it
 
     @property
     def difference(self) -> float:
@@ -63,22 +65,20 @@ class Judgement:
         """Never more than the corrected p-value allows."""
         if not self.reached:
             return "regime not reached"
-        margin = self.ordering.margin
-        decided = self.corrected is not None and self.corrected < LEVEL
-        if margin is not None:
-            if decided:
-                return "confirmed"
-            apart = self.interval is not None and (self.interval[0] > margin or self.interval[1] < -margin)
-            return "not confirmed" if apart else "undecided"
-        if not decided:
+        if self.apart is not None and self.apart < LEVEL:
+            return "not confirmed"
+        if self.corrected is None or self.corrected >= LEVEL:
             return "undecided"
-        return "confirmed" if self.difference > 0 else "not confirmed"
+        return "confirmed" if self.ordering.margin is not None or self.difference > 0 else "not confirmed"
 
     @property
     def text(self) -> str:
         """Effect, interval, corrected p and seeds, in words."""
         seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        p = "" if self.corrected is None else f", corrected p = {self.corrected:.2g}"
+        seeds += f", {self.stopped} more runs diverged" if self.stopped else ""
+        seeds += f", asked {self.ordering.asked}" if self.ordering.asked else ""
+        corrected = self.apart if self.apart is not None and self.verdict == "not confirmed" else self.corrected
+        p = "" if corrected is None else f", corrected p = {corrected:.2g}"
         if self.count is not None:
             return f"in {self.count[0]} of {self.count[1]} cases{p}, {seeds}"
         if math.isnan(self.difference):
@@ -114,18 +114,25 @@ class OrderingRecord(TypedDict):
 def judge_all(result: StudyResult) -> list[Judgement]:
     """Every ordering of a study in each column that has both of its rows, corrected as one family."""
     judgements = [judgement for ordering in result.study.orderings for judgement in _judge(result, ordering)]
-    # A claim whose regime was not reached is no test of this family: it is not decided either way.
     tested = {
         index: judgement.p_value
         for index, judgement in enumerate(judgements)
         if judgement.reached and judgement.p_value is not None
     }
-    asked = sum(_questions(result, ordering) for ordering in result.study.orderings)
-    waiting = asked - sum(not judgement.reached for judgement in judgements) - len(tested)
-    family = holm([*tested.values(), *[1.0] * waiting])  # nothing is known of what waits
+    asked = questions(result)
+    # Of the others nothing is known: their runs are still to come, or missed the regime.
+    family = holm([*tested.values(), *[1.0] * (asked - len(tested))])
     for index, corrected in zip(tested, family, strict=False):
-        judgements[index] = replace(judgements[index], corrected=corrected)
+        apart = judgements[index].found.apart
+        judgements[index] = replace(
+            judgements[index], corrected=corrected, apart=None if apart is None else min(1.0, asked * apart)
+        )
     return judgements
+
+
+def questions(result: StudyResult) -> int:
+    """How many judgements a study has once all of it has run."""
+    return sum(_questions(result, ordering) for ordering in result.study.orderings)
 
 
 def _questions(result: StudyResult, ordering: Ordering) -> int:
@@ -158,7 +165,9 @@ def _pair(result: StudyResult, ordering: Ordering, better: Method, worse: Method
         return None
     found = paired(differences, ordering.margin)
     reached = _reached(result, ordering, better, worse, column)
-    return Judgement(ordering, column, found, len(differences), reached)
+    parts = _columns(result, ordering).get(column, [])
+    stopped = sum(result.stopped(method.label, one) for method in (better, worse) for one in parts)
+    return Judgement(ordering, column, found, len(differences), reached, stopped=stopped)
 
 
 def _differences(
@@ -195,6 +204,7 @@ def _values(result: StudyResult, ordering: Ordering, method: Method, column: str
     tried = [found for one in columns if (found := result.by_seed(method.label, one, ordering.quantity))]
     if not ordering.tuned:
         return tried[0] if tried else {}
+    tried = [found for found in tried if len(found) == max(map(len, tried))]  # the others have still to catch up
     seeds = set.intersection(*map(set, tried)) if tried else set()
     if len(seeds) < 2:
         return {}  # no other seed could choose the rate
@@ -214,15 +224,18 @@ def _average(result: StudyResult, ordering: Ordering) -> list[Judgement]:
     """One number for each seed that has both methods in all of the columns: the mean of its differences."""
     asked = (result, ordering, ordering.better, ordering.worse)
     known = {column: found for column in _columns(result, ordering) if (found := _differences(*asked, column))}
-    seeds = sorted(set.intersection(*map(set, known.values()))) if len(known) > 1 else []
+    if len(known) < 2:
+        return []
+    left = [column for column in known if not _reached(*asked, column)]
+    counted = [found for column, found in known.items() if column not in left]
+    seeds = sorted(set.intersection(*map(set, counted if len(counted) > 1 else known.values())))
     if not seeds:
         return []
-    counted = [found for column, found in known.items() if _reached(*asked, column)]
     if len(counted) < 2:
         return [Judgement(ordering, "mean of all columns", NOTHING, len(seeds), False)]
     means = [math.fsum(found[seed] for found in counted) / len(counted) for seed in seeds]
-    whole = paired(means, ordering.margin)
-    return [Judgement(ordering, f"mean of {len(counted)} columns", whole, len(seeds), True)]
+    named = f"mean of {len(counted)} columns" + (f", without {' and '.join(left)}" if left else "")
+    return [Judgement(ordering, named, paired(means, ordering.margin), len(seeds), True)]
 
 
 def _majority(result: StudyResult, ordering: Ordering) -> list[Judgement]:
@@ -240,13 +253,14 @@ def _majority(result: StudyResult, ordering: Ordering) -> list[Judgement]:
     for better, worse, column, case in judged:
         if case.reached:
             groups.setdefault((worse, column), []).append(better)
-    if not groups:
-        return [Judgement(ordering, "all columns", NOTHING, least, False, count=(0, 0))]
     sign, tables = 1.0 if ordering.larger else -1.0, []
     for (worse, column), others in groups.items():
         runs = [_values(result, ordering, method, column) for method in (worse, *others)]
         shared = sorted(set.intersection(*map(set, runs)))
-        tables.append(sign * np.array([[run[seed] for seed in shared] for run in runs]))
+        if shared:
+            tables.append(sign * np.array([[run[seed] for seed in shared] for run in runs]))
+    if not tables:
+        return [Judgement(ordering, "all columns", NOTHING, least, bool(groups), count=(0, 0))]
     wins, cases, p = majority(tables)
     share = Paired(wins / cases - 0.5, None, None, p)
     return [Judgement(ordering, "all columns", share, least, True, count=(wins, cases))]

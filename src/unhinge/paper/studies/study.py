@@ -23,14 +23,16 @@ WORDS = {  # quantities as a table names them
     "accuracy": "test accuracy",
     "best_accuracy": "best test accuracy on the way",
     "halfway_accuracy": "test accuracy at half time",
-    "training.accuracy": "accuracy on clean training images",
-    "rare_training_accuracy": "accuracy on clean training images of the rarer half of the classes",
+    "training.accuracy": "accuracy on the training images, not augmented, with the labels trained on",
+    "rare_training_accuracy": "the same for the rarer half of the classes",
     "ece": "calibration error of the softmax",
     "posterior_ece": "calibration error of the posterior",
     "stated_ece": "calibration error of the posterior, or else of the softmax",
     "after_temperature.ece": "calibration error after one temperature was fitted",
     "after_temperature.log_loss": "log loss after one temperature was fitted, in nats",
     "decided_accuracy": "test accuracy, decision adjusted with the strength that the theory names, where it names one",
+    "advised_accuracy": "test accuracy, decision adjusted as the guide advises: fully for cross-entropy, by half for a "
+    "posterior",
     "feature_norm": "mean norm of the features of the test images",
     "adjusted_accuracy.0.5": "test accuracy, decision adjusted with strength 1/2",
     "adjusted_accuracy.1": "test accuracy, decision adjusted with strength 1",
@@ -45,7 +47,8 @@ class Ordering:
     It is judged in one column or, with None, in each. With a `margin` the claim is another: that the two differ by less
     than that. With `cases` it is that in most of these pairs of methods, over all columns, the first is the better one.
     If `averaged`, the claim is about the mean of all columns whose regime was reached. If `tuned`, each method has the
-    rate that suits it: columns that differ in the rate alone are one, see :mod:`unhinge.paper.studies.judge`.
+    rate that suits it: columns that differ in the rate alone are one, see :mod:`unhinge.paper.studies.judge`. A
+    question that somebody had when runs were there already says so in `asked`.
     """
 
     statement: str
@@ -60,6 +63,7 @@ class Ordering:
     cases: tuple[tuple[Method, Method], ...] = ()
     averaged: bool = False
     tuned: bool = False
+    asked: str = ""  # where not before the runs: when, in words
 
     def asks(self, cell: Cell) -> bool:
         """Whether the runs of this cell take part in the comparison."""
@@ -137,9 +141,15 @@ class StudyResult:
         return {seed: value for seed, value in numbers.items() if value is not None}
 
     def interpolated(self, row: str, column: str) -> bool | None:
-        """Whether all runs of a cell fit every class of their training images; None where none says so."""
-        said = [run["training"].get("interpolated") for run in self.of(row, column) if run.get("training")]
-        return all(said) if said else None
+        """Whether all runs of a cell fit every class of their training images; one that diverged does not. None where
+        none says so."""
+        runs = self.of(row, column)
+        said = [run["training"].get("interpolated") for run in runs if run.get("training")]
+        return all(said) and not self.stopped(row, column) if said or self.stopped(row, column) else None
+
+    def stopped(self, row: str, column: str) -> int:
+        """How many runs of a cell ended before their time, because a number was not finite any more."""
+        return sum(bool(run.get("stopped")) for run in self.of(row, column))
 
 
 def quantity_of(measured: JsonRecord, quantity: str) -> float | None:

@@ -16,11 +16,12 @@ __all__ = ["write_verdicts"]
 
 HEAD = """# What became of each ordering
 
-Confirmed, not confirmed, undecided, or regime not reached (a network in the comparison does not fit every class of its
-training images to 99 %), with effect, 95 % interval, p-value and seeds. The test is paired by seed. The p-values of a
-table are corrected together (Holm's method: the more questions, the stricter), except those of questions whose regime
-was not reached, which are not decided either way. Intervals are not corrected, and nothing is corrected over all
-tables: take a p-value near 0.05 as a hint. One comparison can stand in several tables.
+Each question ends as confirmed, not confirmed (the opposite is significant), undecided, or regime not reached (a
+network in the comparison does not fit every class of its training images to 99 %). Beside it stand the effect, its 95 %
+interval, the p-value and the number of seeds. A positive difference is in favour of the statement. The tests are paired
+by seed, and corrected by Holm's method for all questions of a table: the more questions, the stricter. Intervals are
+not corrected, and nothing is corrected over all tables, so take a p-value near 0.05 as a hint. One comparison can stand
+in several tables.
 """
 DECIDED = ("confirmed", "not confirmed")
 
@@ -45,7 +46,7 @@ def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
         sections.append("")
         decided += [(study.id, judgement) for judgement in judged if judgement["verdict"] in DECIDED]
         counts.update(judgement["verdict"] for judgement in judged)
-        counts["not run yet"] += len(missing)
+        counts["not run yet"] += max(len(missing), record.get("questions", 0) - len(judged))
     path = folder / "verdicts.md"
     path.write_text("\n".join([HEAD, *_summary(decided, counts), *sections]), encoding="utf-8")
     return path
@@ -58,9 +59,13 @@ def _summary(decided: Sequence[tuple[str, OrderingRecord]], counts: Mapping[str,
     lines = ["## What is decided", "", f"Of {sum(counts.values())} questions: {said}.", ""]
     if decided:
         lines += ["| statement | claimed by | verdict | effect | table, column |", "|---|---|---|---|---|"]
+    rows: dict[tuple[object, ...], tuple[OrderingRecord, list[str]]] = {}  # a comparison once, whichever tables have it
     for table, judgement in decided:
-        row = "| {statement} | {claimed_by} | {verdict} | {text} | " + table + ", {column} |"
-        lines.append(row.format_map(judgement))
+        same = tuple(judgement.get(name) for name in ("better", "worse", "quantity", "difference", "verdict"))
+        rows.setdefault(same, (judgement, []))[1].append(f"{table}, {judgement['column']}")
+    for judgement, places in rows.values():
+        row = "| {statement} | {claimed_by} | {verdict} | {text} | ".format_map(judgement)
+        lines.append(f"{row}{'; '.join(places)} |")
     return [*lines, ""]
 
 

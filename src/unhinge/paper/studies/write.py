@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from unhinge.paper.studies.draw import draw_study
-from unhinge.paper.studies.judge import Judgement, OrderingRecord, judge_all
+from unhinge.paper.studies.judge import Judgement, OrderingRecord, judge_all, questions
 from unhinge.paper.studies.paired import LEVEL, mean_and_spread
 from unhinge.paper.studies.study import PLAIN, WORDS, StudyResult, quantity_of
 from unhinge.results.environment import environment
@@ -39,7 +39,8 @@ def write_study(result: StudyResult, out: Path, draw: bool = True) -> Path:
         "seeds": list(result.seeds),
         "runs": len(result.measured),
         "runs_wanted": result.wanted,
-        "hours": round(sum(run["seconds"] for run in result.measured.values()) / 3600, 3),
+        "questions": questions(result),
+        "hours": round(sum(run.get("seconds", 0) for run in result.measured.values()) / 3600, 3),
         "failures": list(result.failures),
         "orderings": [_described(judgement) for judgement in judgements],
         "command": f"unhinge reproduce {result.study.id} --scale {result.scale} --seeds {len(result.seeds)}",
@@ -186,8 +187,9 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
             lines += _grid(name, columns, rows, partial(_of_quantity, result, name))
     if judgements:
         lines += [
-            "Orderings (paired t-test over seeds, all p-values of this table corrected together by Holm's method, "
-            f"level {100 * LEVEL:g} %):",
+            "Orderings (tests paired by seed, corrected by Holm's method for all questions of this table, level "
+            f"{100 * LEVEL:g} %; a positive difference is in favour of the statement, and not confirmed means that the "
+            "opposite is significant):",
             "",
         ]
         for judgement in judgements:

@@ -94,7 +94,13 @@ def studies() -> list[Study]:
                 ("accuracy", "training.accuracy"),
                 (
                     Ordering("the penalty helps", strong, CE),
-                    Ordering("the penalty helps, on average over kinds of imbalance", strong, CE, averaged=True),
+                    Ordering(
+                        "the penalty helps, on average over kinds of imbalance",
+                        strong,
+                        CE,
+                        averaged=True,
+                        asked="after three seeds",
+                    ),
                     Ordering("the penalty helps in most cases", strong, CE, cases=_pairs("ce", CE_PENALTIES)),
                 ),
             ),
