@@ -1,11 +1,14 @@
-"""Calibration once one temperature has been fitted to each network: its probabilities are softmax(logits / T).
+"""What one number chosen on other images does for a network: a temperature for its probabilities softmax(logits / T),
+and a strength for its decision, which takes the class frequencies out of it.
 
     python benchmarks/calibration.py RUNS [RUNS ...] [--data cifar10 --imbalance step:10 --epochs 91] [--json]
 
 RUNS are folders of `unhinge reproduce`, with KEY.json and KEY/test_logits.safetensors for each run; runs whose logits
 are gone are passed over. T is fitted to one half of the test images by the log loss and judged on the other half, both
 ways (temperature scaling: Guo et al., 2017). "Stated" is the error without it, of the posterior with a radius and else
-of the softmax. Differences are to cross-entropy of the same seed, with a 95 % interval by Student's t.
+of the softmax. "Adjusted" is the accuracy with the strength that is best for the other half, both ways; it reads PAL
+without a radius as if the mean norm of its training features were one. Differences are to cross-entropy of the same
+seed, with a 95 % interval by Student's t.
 """
 
 from __future__ import annotations
@@ -16,23 +19,43 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
+import torch
 from torch import Tensor
 
-from unhinge.metrics import after_temperature
+from unhinge.metrics import after_temperature, strength_curve
 from unhinge.paper.studies.paired import paired
 from unhinge.results.json import JsonRecord
 from unhinge.training.checkpoint import read_tensors
+from unhinge.training.decisions import radius_of
+from unhinge.training.recipe import Recipe
 
 BASE = "cross-entropy"
-MEASURES = "accuracy", "stated_ece", "ece", "log_loss", "temperature"
+MEASURES = "accuracy", "adjusted", "strength", "stated_ece", "ece", "log_loss", "temperature"
+STRENGTHS = torch.arange(0, 4.01, 0.05, dtype=torch.float64)
 
 
-def measured(record: JsonRecord, logits: Tensor, labels: Tensor) -> dict[str, float]:
+def measured(record: JsonRecord, logits: Tensor, labels: Tensor, counts: Tensor) -> dict[str, float]:
     """The numbers of one run; shares in percent."""
     stated = record.get("posterior_ece") or record["ece"]
     scaled = after_temperature(logits, labels)
-    numbers = 100 * record["accuracy"], 100 * stated, 100 * scaled.ece, scaled.log_loss, scaled.temperature
+    decided = adjusted(record, logits, labels, counts)
+    numbers = 100 * record["accuracy"], *decided, 100 * stated, 100 * scaled.ece, scaled.log_loss, scaled.temperature
     return dict(zip(MEASURES, numbers, strict=True))
+
+
+def adjusted(record: JsonRecord, logits: Tensor, labels: Tensor, counts: Tensor) -> tuple[float, float]:
+    """Accuracy in percent with the strength that suits the other half of the images, and the mean of both strengths."""
+    recipe, radius = Recipe.of(record["recipe"]), None
+    if recipe.loss != "ce":
+        radius = radius_of(recipe, logits.shape[1]) or record["curves"]["feature_norm"][-1]
+    even = torch.arange(len(labels)) % 2 == 0
+    curves = [
+        strength_curve(logits[half], labels[half], counts, radius=radius, strengths=STRENGTHS) for half in (even, ~even)
+    ]
+    shares = [
+        curves[1 - k].example_accuracy[(STRENGTHS - curves[k].best).abs().argmin()].item() for k in (0, 1)
+    ]  # the test images are balanced
+    return 100 * fmean(shares), fmean(curve.best for curve in curves)
 
 
 def named(recipe: JsonRecord) -> str:
@@ -74,16 +97,22 @@ def main() -> None:
             continue
         stored = read_tensors(kept)
         logits = stored.tensors["logits"].double() * stored.standing["times"]
-        rows[named(recipe)][recipe["seed"]] = measured(record, logits, stored.tensors["labels"])
+        data = json.loads((kept.parent / "data.json").read_text())
+        counts = torch.tensor(data["counts"])
+        rows[named(recipe)][recipe["seed"]] = measured(record, logits, stored.tensors["labels"], counts)
     if asked.json:
         print(json.dumps(rows))
         return
-    print("| method | seeds | " + " | ".join(MEASURES) + " | log_loss, difference | ece, difference |")
-    print("|---" * (len(MEASURES) + 4) + "|")
+    print(
+        "| method | seeds | "
+        + " | ".join(MEASURES)
+        + " | adjusted, difference | log_loss, difference | ece, difference |"
+    )
+    print("|---" * (len(MEASURES) + 5) + "|")
     for name, seeds in rows.items():
         cells = [name, str(len(seeds))]
         cells += [f"{fmean(each[measure] for each in seeds.values()):.4g}" for measure in MEASURES]
-        for measure in ("log_loss", "ece"):
+        for measure in ("adjusted", "log_loss", "ece"):
             cells.append("" if name == BASE else difference(seeds, rows.get(BASE, {}), measure))
         print("| " + " | ".join(cells) + " |")
 

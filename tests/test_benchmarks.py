@@ -76,6 +76,7 @@ def test_a_temperature_is_found_again(monkeypatch, tmp_path, capsys):
         (tmp_path / recipe.key).mkdir()
         tensors = {"logits": (7 / 2 * exact).half(), "labels": labels}
         write_tensors(tmp_path / recipe.key / "test_logits.safetensors", tensors, {"times": 2.0})
+        (tmp_path / recipe.key / "data.json").write_text(json.dumps({"counts": [5, 5, 5, 5]}))
     monkeypatch.setattr(sys, "argv", ["calibration.py", str(tmp_path), "--data", "digits", "--json"])
     calibration.main()
     (rows,) = json.loads(capsys.readouterr().out).values()
@@ -85,3 +86,15 @@ def test_a_temperature_is_found_again(monkeypatch, tmp_path, capsys):
     assert rows["0"]["log_loss"] == pytest.approx(entropy, rel=0.01)
     assert rows["0"]["ece"] < 2  # percent
     assert rows["0"]["stated_ece"] == pytest.approx(30)
+
+
+def test_a_strength_is_found_again(monkeypatch):
+    """Logits of the training frequencies, twice too large: strength 2 gives the decision of the balanced world."""
+    calibration = script("calibration", monkeypatch)
+    exact = torch.randn(20_000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.multinomial(exact.softmax(1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    counts = torch.tensor([40, 30, 20, 10])
+    record = {"recipe": json.loads(Recipe().to_json())}
+    share, strength = calibration.adjusted(record, 2 * (exact + (counts / 100).log()), labels, counts)
+    assert strength == pytest.approx(2, abs=0.2)
+    assert share == pytest.approx(100 * (exact.argmax(1) == labels).double().mean().item(), abs=0.3)

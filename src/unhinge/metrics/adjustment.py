@@ -69,7 +69,8 @@ def strength_curve(
             (:func:`~unhinge.nn.functional.adjust_logits`). The radius of the features for a fixed simplex head under
             the unhinged loss: :math:`\hat P_c/\pi_c^\tau` (:func:`~unhinge.nn.functional.balanced_decision`).
         floor: Of :func:`~unhinge.nn.functional.balanced_decision`.
-        strengths: The grid :math:`\tau`, increasing; by default 0 to 2 in steps of 0.05.
+        strengths: The grid :math:`\tau`, increasing; by default 0 to 4 in steps of 0.05. A
+            network that fits all of its training images states too large logits, and may need more than 1.
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0], [2.0, 1.0], [2.0, 1.5], [2.0, 1.9]])
@@ -83,7 +84,7 @@ def strength_curve(
     z = z.to(float64_device(z), torch.float64)  # in half precision a step of the strength would be rounded away
     frequencies = as_numbers("prior", prior, (z.shape[1],)).to(z.device)
     labels = as_labels("target", target, *z.shape).to(z.device)
-    grid = torch.linspace(0, 2, 41, dtype=torch.float64)
+    grid = torch.linspace(0, 4, 81, dtype=torch.float64)
     if strengths is not None:
         grid = as_numbers("strengths", strengths, ("K",)).detach().to("cpu", torch.float64)
     shares = None if radius is None else posterior_of(z, radius)

@@ -25,7 +25,8 @@ __all__ = [
     "remaining_strength",
 ]
 
-TAUS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Beyond 1 for networks that fit all of their training images: cross-entropy is best at 2 to 3 then.
+TAUS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 
 # The share of the radius that the features of the training images must have reached before logits are read as a
 # posterior. Those of test images may be shorter: where the posterior is uncertain they should be. The paper's weak
