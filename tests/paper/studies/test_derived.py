@@ -38,7 +38,7 @@ def test_a_decision_is_adjusted_as_the_theory_says_and_plain_where_it_says_nothi
     found = extended(record | {"recipe": recipe, "adjusted_accuracy": adjusted})
     assert found["decided_accuracy"] == decided
     halved = adjusted is not None and "radius" in recipe and decided is not None
-    assert found["advised_accuracy"] == (0.55 if halved else decided)
+    assert found["halved_accuracy"] == (0.55 if halved else decided)
 
 
 def test_rare_classes_are_the_second_half():

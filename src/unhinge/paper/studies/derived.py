@@ -20,7 +20,7 @@ def extended(result: JsonRecord) -> JsonRecord:
     over the half of the classes with the fewest training images, on those images. ``ood.energy.known_spread``: standard
     deviation of the known images' energies over that of known and unknown together. ``decided_accuracy``: that of
     decisions adjusted by the strength that the theory names for the recipe, which no test image chose; the plain one
-    where it names none, as for fixed prototypes without a radius. ``advised_accuracy``: the same with half of that
+    where it names none, as for fixed prototypes without a radius. ``halved_accuracy``: the same with half of that
     strength for a posterior, which networks state too surely. ``stated_ece``: calibration error of the
     probabilities that the recipe states: of the softmax for cross-entropy, of the posterior with a radius; without one
     the unhinged loss states none. A stopped run tells where its norms were. Decisions from a posterior that the
@@ -50,7 +50,7 @@ def extended(result: JsonRecord) -> JsonRecord:
         plain = record.get("accuracy") if radius is None and not adjusted else None
         strength = remaining_strength(recipe)
         record["decided_accuracy"] = adjusted.get(f"{strength:g}", plain)
-        record["advised_accuracy"] = adjusted.get(f"{strength if recipe.loss == 'ce' else strength / 2:g}", plain)
+        record["halved_accuracy"] = adjusted.get(f"{strength if recipe.loss == 'ce' else strength / 2:g}", plain)
     shown = (result.get("histograms") or {}).get("energy")
     spread = _known_spread(shown) if shown else None
     if spread is not None:

@@ -31,8 +31,7 @@ WORDS = {  # quantities as a table names them
     "after_temperature.ece": "calibration error after one temperature was fitted",
     "after_temperature.log_loss": "log loss after one temperature was fitted, in nats",
     "decided_accuracy": "test accuracy, decision adjusted with the strength that the theory names, where it names one",
-    "advised_accuracy": "test accuracy, decision adjusted as the guide advises: fully for cross-entropy, by half for a "
-    "posterior",
+    "halved_accuracy": "test accuracy, decision adjusted fully for cross-entropy, by half for a posterior",
     "feature_norm": "mean norm of the features of the test images",
     "adjusted_accuracy.0.5": "test accuracy, decision adjusted with strength 1/2",
     "adjusted_accuracy.1": "test accuracy, decision adjusted with strength 1",
