@@ -264,3 +264,13 @@ def test_a_tuned_ordering_compares_each_method_at_the_rate_that_suits_its_other_
     assert judgement.difference == pytest.approx(sum(differences) / len(differences))
     assert judgement.seeds == len(drawn)
     assert judgement.reached == (any(fits[:3]) and any(fits[3:]))
+
+
+@pytest.mark.parametrize(("rates", "low", "high"), [(1, 0.04, 0.06), (2, 0.08, 0.12), (3, 0.09, 0.14)])
+def test_how_often_a_tuned_test_errs_is_what_the_module_says(rates, low, high):
+    """Rates that do not differ, five seeds: the choices share runs, so the test at 5 % errs in about 10 %."""
+    drawn = np.random.default_rng(0).standard_normal((20_000, 2, rates, 5))
+    others = drawn.sum(-1, keepdims=True) - drawn  # of the seeds that choose
+    chosen = np.take_along_axis(drawn, others.argmax(2)[:, :, None], 2)[:, :, 0]
+    errs = stats.ttest_rel(chosen[:, 0], chosen[:, 1], axis=-1).pvalue < 0.05
+    assert low < errs.mean() < high

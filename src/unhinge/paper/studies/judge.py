@@ -1,10 +1,10 @@
 r"""What the seeds say about an ordering: confirmed, not confirmed, undecided, or that the regime was not reached.
 
-Runs of one seed share the subset of images, the initial weights and the order of the batches, so they are compared in
-pairs: the test is Student's on the differences. A study asks many questions of the same runs, so its p-values are
-corrected together (Holm 1979: the k-th smallest of m is multiplied by m - k + 1), and the corrected one decides. The
-family has all m questions that the study asks, those too whose runs are still to come or whose regime was not reached:
-how strict a test is must not depend on how others came out.
+Runs of one seed share the subset of images, the initial weights before the head and the order of the batches, so they
+are compared in pairs: the test is Student's on the differences. A study asks many questions of the same runs, so its
+p-values are corrected together (Holm 1979: the k-th smallest of m is multiplied by m - k + 1), and the corrected one
+decides. The family has all m questions that the study asks, those too whose runs are still to come or whose regime was
+not reached: how strict a test is must not depend on how others came out.
 
 A comparison at one rate may only show whom the rate suits. Where several were run, a `tuned` ordering gives each method
 its own, of those at which it fits its training images: for each seed the rate with the best mean over the *other*
