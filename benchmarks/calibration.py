@@ -31,7 +31,6 @@ from unhinge.training.recipe import Recipe
 
 BASE = "cross-entropy"
 MEASURES = "accuracy", "adjusted", "strength", "stated_ece", "ece", "log_loss", "temperature"
-STRENGTHS = torch.arange(0, 4.01, 0.05, dtype=torch.float64)
 
 
 def measured(record: JsonRecord, logits: Tensor, labels: Tensor, counts: Tensor) -> dict[str, float]:
@@ -49,12 +48,10 @@ def adjusted(record: JsonRecord, logits: Tensor, labels: Tensor, counts: Tensor)
     if recipe.loss != "ce":
         radius = radius_of(recipe, logits.shape[1]) or record["curves"]["feature_norm"][-1]
     even = torch.arange(len(labels)) % 2 == 0
-    curves = [
-        strength_curve(logits[half], labels[half], counts, radius=radius, strengths=STRENGTHS) for half in (even, ~even)
-    ]
+    curves = [strength_curve(logits[half], labels[half], counts, radius=radius) for half in (even, ~even)]
     shares = [
-        curves[1 - k].example_accuracy[(STRENGTHS - curves[k].best).abs().argmin()].item() for k in (0, 1)
-    ]  # the test images are balanced
+        judge.example_accuracy[judge.strengths == chooser.best].item() for chooser, judge in (curves, curves[::-1])
+    ]
     return 100 * fmean(shares), fmean(curve.best for curve in curves)
 
 

@@ -69,8 +69,8 @@ def strength_curve(
             (:func:`~unhinge.nn.functional.adjust_logits`). The radius of the features for a fixed simplex head under
             the unhinged loss: :math:`\hat P_c/\pi_c^\tau` (:func:`~unhinge.nn.functional.balanced_decision`).
         floor: Of :func:`~unhinge.nn.functional.balanced_decision`.
-        strengths: The grid :math:`\tau`, increasing; by default 0 to 4 in steps of 0.05. A
-            network that fits all of its training images states too large logits, and may need more than 1.
+        strengths: The grid :math:`\tau`, increasing; by default 0 to 4 in steps of 0.05. A network that fits all of its
+            training images states too large logits, and may need more than 1.
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0], [2.0, 1.0], [2.0, 1.5], [2.0, 1.9]])

@@ -24,10 +24,10 @@ WORDS = {  # quantities as a table names them
     "best_accuracy": "best test accuracy on the way",
     "halfway_accuracy": "test accuracy at half time",
     "training.accuracy": "accuracy on the training images, not augmented, with the labels trained on",
-    "rare_training_accuracy": "the same for the rarer half of the classes",
+    "rare_training_accuracy": "accuracy on the training images of the rarer half of the classes",
     "ece": "calibration error of the softmax",
     "posterior_ece": "calibration error of the posterior",
-    "stated_ece": "calibration error of the posterior, or else of the softmax",
+    "stated_ece": "calibration error of the posterior with a radius, of the softmax for cross-entropy",
     "after_temperature.ece": "calibration error after one temperature was fitted",
     "after_temperature.log_loss": "log loss after one temperature was fitted, in nats",
     "decided_accuracy": "test accuracy, decision adjusted with the strength that the theory names, where it names one",
@@ -142,9 +142,9 @@ class StudyResult:
     def interpolated(self, row: str, column: str) -> bool | None:
         """Whether all runs of a cell fit every class of their training images; one that diverged does not. None where
         none says so."""
-        runs = self.of(row, column)
-        said = [run["training"].get("interpolated") for run in runs if run.get("training")]
-        return all(said) and not self.stopped(row, column) if said or self.stopped(row, column) else None
+        ended = [run for run in self.of(row, column) if run.get("stopped") or run.get("training")]
+        said = [not run.get("stopped") and run["training"].get("interpolated") for run in ended]
+        return all(said) if said else None
 
     def stopped(self, row: str, column: str) -> int:
         """How many runs of a cell ended before their time, because a number was not finite any more."""

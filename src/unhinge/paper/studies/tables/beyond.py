@@ -262,15 +262,18 @@ OWN_RATE_SETTINGS: tuple[tuple[Literal["exp", "step"] | None, int, tuple[float, 
 )
 
 
+def _steps_of(recipe: Recipe) -> int:
+    return recipe.epochs * math.ceil(train_images(recipe) / recipe.batch)
+
+
 def _steps(scale: str) -> list[Cell]:
     cells = []
     whole = recipe_of(LONG_TAIL, CE, scale)
     for share in BUDGETS[scale]:
         epochs = max(1, round(share * whole.epochs))
-        steps = epochs * math.ceil(train_images(whole) / whole.batch)
         for method in STEPS_METHODS:
             recipe = recipe_of(LONG_TAIL, method, scale, epochs=epochs)
-            cells.append(Cell(method, Column(steps=steps), recipe))
+            cells.append(Cell(method, Column(steps=_steps_of(recipe)), recipe))
     return cells
 
 
@@ -305,8 +308,7 @@ def _more_steps(scale: str) -> list[Cell]:
         for method in methods:
             recipe = recipe_of(setting, method, scale)
             recipe = replace(recipe, epochs=2 * recipe.epochs, measure_every=2 * recipe.measure_every)
-            steps = recipe.epochs * math.ceil(train_images(recipe) / recipe.batch)
-            place = Column(data=recipe.data, profile=setting.profile, ratio=setting.ratio, steps=steps)
+            place = Column(data=recipe.data, profile=setting.profile, ratio=setting.ratio, steps=_steps_of(recipe))
             cells.append(Cell(method, place, recipe))
     return cells
 
