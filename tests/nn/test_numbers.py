@@ -33,6 +33,8 @@ CALLS: dict[str, Callable[[object], object]] = {
     "epsilon": lambda value: AdjustedMarginLoss(epsilon=value)(LOGITS, torch.eye(3), TARGET),
     "epsilon ": lambda value: SphericalSoftmaxLoss(epsilon=value)(LOGITS, TARGET),
     "strength": FeatureNormPenalty,
+    "radius ": lambda value: FeatureNormPenalty.for_radius(value, num_classes=3),
+    "prototype_norm": lambda value: FeatureNormPenalty.for_radius(2.0, num_classes=3, prototype_norm=value),
     "slope": lambda value: ZLoss(slope=value)(LOGITS, TARGET),
     "offset": lambda value: ZLoss(offset=value)(LOGITS, TARGET),
     "scale": lambda value: ETFHead(4, 3, scale=value),
@@ -60,6 +62,13 @@ CALLS: dict[str, Callable[[object], object]] = {
 def test_what_is_no_number_is_named(name: str, value: object):
     with pytest.raises(ValueError, match=f"{name.strip()} must be "):
         CALLS[name](value)
+
+
+@pytest.mark.parametrize(("gamma", "batch_size"), [("0.5", 8), (0.5, 8.0)], ids=["gamma", "batch_size"])
+def test_a_strength_for_a_radius_names_what_else_it_was_given(request, gamma, batch_size):
+    wrong = request.node.callspec.id
+    with pytest.raises(ValueError, match=f"{wrong} must be "):
+        FeatureNormPenalty.for_radius(2.0, gamma=gamma, reduction="sum", batch_size=batch_size)
 
 
 def test_a_float_that_is_whole_is_no_dimension():

@@ -3,11 +3,10 @@ r"""What the squared norm of the features costs, and the radius it asks for  [eq
 from __future__ import annotations
 
 import math
-from numbers import Real
 
 from torch import Tensor
 
-from unhinge.nn.contract import check_size, default_gamma
+from unhinge.nn.contract import check_gamma, check_size, default_gamma
 from unhinge.nn.precision import widened
 from unhinge.theory.validation import check_number
 
@@ -90,8 +89,10 @@ def penalty_strength(
     check_penalty_reduction(reduction)
     check_penalty_reduction(loss_reduction, "loss_reduction")
     for name, value in (("radius", radius), ("prototype_norm", prototype_norm)):
-        if not isinstance(value, Real) or not 0 < value < math.inf:
+        check_number(name, value)
+        if not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value!r}.")
+    check_gamma(gamma)
     if gamma is None and num_classes is None:
         raise ValueError("the radius depends on the loss: pass its gamma, or num_classes for the default 1/(C-1).")
     if gamma is None:
@@ -101,11 +102,12 @@ def penalty_strength(
     alike = (1 + gamma) * prototype_norm / (2 * radius)
     if reduction == loss_reduction:
         return alike
-    if batch_size is None or batch_size < 1:
+    if batch_size is None:
         raise ValueError(
             f"with the loss reduced by {loss_reduction} and the penalty by {reduction}, the radius depends on the "
-            f"batch: pass batch_size (got {batch_size}), or reduce both alike."
+            "batch: pass batch_size, or reduce both alike."
         )
+    check_size("batch_size", batch_size)
     return alike / batch_size if reduction == "sum" else alike * batch_size
 
 

@@ -168,7 +168,8 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
     ]
     lines += [
         "Mean ± standard deviation over seeds, shares in percent; in brackets the paper's number. "
-        f"{NOT_REACHED}: not every class of its training images is fitted to 99 %, so the regime the paper speaks of "
+        + ("" if _seeds_of_all(result) else "n is the number of seeds. ")
+        + f"{NOT_REACHED}: not every class of its training images is fitted to 99 %, so the regime the paper speaks of "
         "was not reached.",
         "",
     ]
@@ -207,6 +208,12 @@ def _seeds(result: StudyResult) -> str:
     return seeds if done == result.wanted else f"{seeds}, of whose {result.wanted} runs {done} are there"
 
 
+def _seeds_of_all(result: StudyResult) -> int | None:
+    """How many seeds every cell has that was run; None where the cells differ, so that each has to say its own."""
+    numbers = {len(result.of(*place)) for place in _places(result)}
+    return numbers.pop() if len(numbers) == 1 else None
+
+
 def _places(result: StudyResult) -> set[tuple[str, str]]:
     return {(row, column) for row, column, _ in result.measured}
 
@@ -231,6 +238,8 @@ def _cell(result: StudyResult, row: str, column: str, quantity: str) -> str:
     ours = "" if not values else f"{factor * mean:{form}}"
     if len(values) > 1:
         ours += f" ± {factor * spread:{form}}"
+    if values and _seeds_of_all(result) is None:
+        ours += f" (n = {len(values)})"
     if values and result.interpolated(row, column) is False:
         ours += f" {NOT_REACHED}"
     return ours + (f" ({paper:.2f})" if paper is not None else "")
