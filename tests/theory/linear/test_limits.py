@@ -698,3 +698,23 @@ def test_the_limit_where_one_rate_ends_and_the_other_goes_on_is_where_the_path_g
     scale = late.log_scale.exp()
     assert_exact(limit.features, scale * late.features, 4096)
     assert_exact(limit.weight, scale * late.weight, 4096)
+
+
+@pytest.mark.parametrize("solve", ["flow", "descent"])
+@pytest.mark.parametrize("lr", [(0.1, 0.0), (0.0, 0.1)], ids=["prototypes", "features"])
+def test_a_frozen_side_without_decay_is_approached_as_one_over_time_at_rate_zero(solve, lr):
+    case = make_case([3, 2, 1])
+    path = getattr(case.problem(), solve)(case.features, case.weight, lr=lr)
+    early, late, last = (path.at(time) for time in (10**4, 10**5, 10**9))
+    distances = [_apart(state, last) for state in (early, late)]
+    assert distances[0] / distances[1] == pytest.approx(10, rel=0.01)  # algebraic
+    assert path.rate().item() == 0
+    assert path.growth().item() == 0
+    with pytest.raises(ValueError, match="not exponentially"):
+        path.direction()
+
+
+def _apart(state, other):
+    """Distance of two states, each divided by its norm."""
+    one, two = (torch.cat([each.features, each.weight]) for each in (state, other))
+    return (one / one.norm() - two / two.norm()).norm().item()

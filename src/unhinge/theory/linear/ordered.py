@@ -99,9 +99,10 @@ class Ordered:
 
     def falls(self, lr: Number | None) -> Tensor:
         exponent = self._exponents(lr)
-        top = exponent.max()
-        behind = exponent < top - _tie_width(top)
-        return torch.where(behind, exponent - top, -torch.inf)
+        tail = self.motion.tail()
+        if _grows_as_time(tail):  # the direction is approached as 1/t is, which no exponent below zero does
+            return torch.zeros_like(exponent)
+        return torch.where(_leads(tail), -torch.inf, exponent - exponent.max())
 
     def final(self) -> Tensor:
         # The exponent is the logarithm of an eigenvalue, known to some 1e-15 of the step: what is below 1e-13 is zero.
@@ -121,28 +122,36 @@ class Ordered:
 
 def _leading(tail: Tail) -> Tensor:
     """What the leading eigenvalues make of the start, (G, 2, 2); an error where they turn, or grow as time does."""
-    exponent, angle, maps, _ = tail
-    top = exponent.max()
-    leading = exponent >= top - _tie_width(top)
+    leading = _leads(tail)
     # Eigenvalues come from a general solver, to about 1e-15 of the largest: an angle below 1e-9 is rounding, even
     # of a pair that nearly coincides and so has only half the digits.
-    if bool((angle[leading].abs() > 1e-9).any()):
+    if bool((tail.angle[leading].abs() > 1e-9).any()):
         raise ValueError(
             "Z/|Z| has no limit: the leading eigenvalue of the last steps is not a positive number, so the state "
             "turns or changes sign for ever. The step is too large for the decay: lr * decay must be below 1, and "
             "with momentum m below about (1 - sqrt(m))^2 / (1 - dampening)."
         )
-    # Two equal eigenvalues with one eigenvector make the solver divide by their rounded difference: entries of 1e8
-    # where others are of order one are not a large part of the start, but growth in proportion to time.
-    size = torch.where(leading[..., None, None], maps, 0.0).abs().amax()
-    if not bool(torch.isfinite(size)) or size.item() > 1e7 * max(1.0, maps[leading].abs().median().item()):
+    if _grows_as_time(tail):
         raise _linear_growth()
-    return (maps * leading[..., None, None]).sum(1)
+    return (tail.maps * leading[..., None, None]).sum(1)
 
 
-def _tie_width(top: Tensor) -> float:
-    """Exponents closer than this are one exponent, rounded twice by the solver of eigenvalues."""
-    return 1e-12 * max(1.0, abs(top.item()))
+def _leads(tail: Tail) -> Tensor:
+    """Which eigenvalues have the largest exponent (G, d): what is as close as 1e-12 is one exponent, rounded twice by
+    the solver."""
+    top = tail.exponent.max()
+    return tail.exponent >= top - 1e-12 * max(1.0, abs(top.item()))
+
+
+def _grows_as_time(tail: Tail) -> bool:
+    """Whether the norm grows in proportion to time: a leading pair of equal eigenvalues has one eigenvector.
+
+    The solver then divides by their rounded difference. Entries of 1e8 where others are of order one are not a large
+    part of the start.
+    """
+    leading = _leads(tail)
+    size = torch.where(leading[..., None, None], tail.maps, 0.0).abs().amax()
+    return not bool(torch.isfinite(size)) or size.item() > 1e7 * max(1.0, tail.maps[leading].abs().median().item())
 
 
 def _linear_growth() -> ValueError:
