@@ -168,6 +168,7 @@ METHODS: Mapping[str, Method] = {
     "pal": Method("pal"),
     "pal+penalty": Method("pal", penalty=5e-7),
     "pal+radius": Method("pal", radius=10.0),
+    "pal+large-radius": Method("pal", penalty=5e-6),  # 434 for ten classes, 395 for a hundred
     "pal+sqrt": Method("pal", class_weight=0.5),
     "pal+penalty+sqrt": Method("pal", penalty=5e-7, class_weight=0.5),
     "pal+radius+sqrt": Method("pal", radius=10.0, class_weight=0.5),
