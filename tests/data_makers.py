@@ -10,10 +10,17 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 
 def images(number: int, *shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (number, *shape), dtype=np.uint8)
+
+
+def image(file: Path, array: np.ndarray) -> None:
+    """One image file, in the format that its ending names."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(file)
 
 
 def labels(number: int, classes: int) -> list[int]:

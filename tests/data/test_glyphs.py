@@ -99,6 +99,16 @@ def test_own_fonts_come_from_files_and_folders_in_the_order_of_their_names(tmp_p
     assert len(splits.training) == 3 * len(splits.test)
 
 
+def test_a_font_under_two_names_is_one_typeface(tmp_path):
+    """Else one drawing could be trained on and tested on."""
+    for face in FACES[:4]:
+        shutil.copy(face.path, tmp_path)
+    shutil.copy(FACES[0].path, tmp_path / "zz copy.ttf")
+    other_spelling = tmp_path / ".." / tmp_path.name
+    faces = font_faces([tmp_path, *tmp_path.glob("*.ttf"), other_spelling])
+    assert [face.path.name for face in faces] == [face.path.name for face in FACES[:4]]
+
+
 def test_a_list_of_entries_decides_use_and_checksum(tmp_path):
     for face in FACES[:4]:
         shutil.copy(face.path, tmp_path)

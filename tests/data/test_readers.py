@@ -15,7 +15,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 import data_makers as make
 import unhinge.data as ud
@@ -314,17 +313,12 @@ def test_an_unknown_name_lists_the_names_there_are():
 # Image folders.
 
 
-def write_image(file: Path, array: np.ndarray) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(array).save(file)
-
-
 def write_tree(root: Path, classes: list[str], per_class: int = 3, size: int = 8) -> dict[str, np.ndarray]:
     wrote = {}
     for index, name in enumerate(classes):
         for number in range(per_class):
             array = make.images(size, size, 3, seed=100 * index + number)
-            write_image(root / name / f"{number}.png", array)
+            make.image(root / name / f"{number}.png", array)
             wrote[f"{name}/{number}"] = array
     return wrote
 
@@ -352,9 +346,9 @@ def test_a_folder_without_a_test_part_is_split_by_class(tmp_path):
 
 
 def test_images_of_other_sizes_and_modes_are_brought_to_one_size(tmp_path):
-    write_image(tmp_path / "train" / "a" / "tall.png", np.full((20, 10, 3), 200, np.uint8))
-    write_image(tmp_path / "train" / "a" / "grey.JPG", np.full((9, 30), 200, np.uint8))
-    write_image(tmp_path / "test" / "a" / "small.png", np.full((3, 3, 4), 200, np.uint8))
+    make.image(tmp_path / "train" / "a" / "tall.png", np.full((20, 10, 3), 200, np.uint8))
+    make.image(tmp_path / "train" / "a" / "grey.JPG", np.full((9, 30), 200, np.uint8))
+    make.image(tmp_path / "test" / "a" / "small.png", np.full((3, 3, 4), 200, np.uint8))
     with pytest.raises(DataError, match="Pass image_size="):
         load(f"folder:{tmp_path}")
     splits = load(f"folder:{tmp_path}", image_size=8)
@@ -365,7 +359,7 @@ def test_images_of_other_sizes_and_modes_are_brought_to_one_size(tmp_path):
 def test_the_middle_of_an_image_is_kept(tmp_path):
     wide = np.zeros((4, 12, 3), np.uint8)
     wide[:, 4:8] = 250
-    write_image(tmp_path / "test" / "a" / "0.png", wide)
+    make.image(tmp_path / "test" / "a" / "0.png", wide)
     assert (load(f"folder:{tmp_path}", image_size=4).test.images == 250).all()
 
 
@@ -377,6 +371,8 @@ def test_the_middle_of_an_image_is_kept(tmp_path):
         (lambda r: (r / "train" / "a").mkdir(parents=True), "none of test, val"),
         (lambda r: write_tree(r, ["a"], per_class=1), "too few to split"),
         (lambda r: (write_tree(r / "train", ["a"]), write_tree(r / "test", ["b"])), "class 'b'"),
+        (lambda r: (write_tree(r / "train", ["a", "b"]), write_tree(r / "test", ["a"])), "no folder 'b'"),
+        (lambda r: (write_tree(r, ["a", "b"]), (r / "c").mkdir()), "c has no images"),
         (lambda r: (write_tree(r, ["a"]), (r / "a" / "1.png").write_bytes(b"\x89PNG no")), r"1\.png cannot be read"),
     ],
 )
@@ -386,11 +382,38 @@ def test_a_folder_that_is_not_one_of_images_says_why(tmp_path, prepare, why):
         load(f"folder:{tmp_path}")
 
 
+def test_a_class_may_have_no_test_images(tmp_path):
+    write_tree(tmp_path / "train", ["a", "b"])
+    write_tree(tmp_path / "test", ["a"])
+    (tmp_path / "test" / "b").mkdir()
+    assert load(f"folder:{tmp_path}").test.counts.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("image_size", [0, 2.5, True, "8"])
+def test_a_size_that_is_no_number_of_pixels_is_named(tmp_path, image_size):
+    write_tree(tmp_path, ["a", "b"])
+    with pytest.raises(ValueError, match="image_size must be a whole number of pixels"):
+        load(f"folder:{tmp_path}", image_size=image_size)
+
+
+def test_images_of_sixteen_bits_are_scaled_and_not_cut_off(tmp_path):
+    for name, level in (("dark", 10), ("light", 200)):
+        make.image(tmp_path / "test" / name / "0.png", np.full((4, 4), 257 * level, np.uint16))
+    images = load(f"folder:{tmp_path}").test.images
+    assert images.flatten(1).unique(dim=1).tolist() == [[10], [200]]
+
+
+def test_images_whose_white_is_not_known_are_refused(tmp_path):
+    make.image(tmp_path / "test" / "a" / "0.tif", np.full((4, 4), 0.5, np.float32))
+    with pytest.raises(DataError, match="whose white is not known"):
+        load(f"folder:{tmp_path}")
+
+
 def test_imagenet_100_is_the_first_hundred_wnids_in_sorted_order(tmp_path):
     wnids = [f"n{number:08d}" for number in np.random.default_rng(0).permutation(103) * 7]
     for wnid in wnids:
-        write_image(tmp_path / "imagenet" / "val" / wnid / "x.JPEG", np.full((5, 5, 3), 9, np.uint8))
-        write_image(tmp_path / "imagenet" / "train" / wnid / "y.JPEG", np.full((6, 4, 3), 9, np.uint8))
+        make.image(tmp_path / "imagenet" / "val" / wnid / "x.JPEG", np.full((5, 5, 3), 9, np.uint8))
+        make.image(tmp_path / "imagenet" / "train" / wnid / "y.JPEG", np.full((6, 4, 3), 9, np.uint8))
     splits = load("imagenet100", tmp_path, image_size=4)
     assert splits.classes == tuple(sorted(wnids)[:100])
     assert splits.training.labels.tolist() == list(range(100))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from unhinge.data.errors import DataError, MissingFile
 from unhinge.data.images import ImageSet, Splits, channel_statistics
 from unhinge.data.stratify import stratified_split
 from unhinge.extras import needed_for
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 __all__ = ["image_folder", "imagenet100"]
 
@@ -44,7 +48,7 @@ def image_folder(path: Path, *, image_size: int | None = None, grey: bool = Fals
         raise MissingFile(f"there is no folder {path}. It should have train/CLASS/ and test/CLASS/, or CLASS/.")
     if parts["test"] is None and parts["train"] is None:
         names = _classes(path)
-        images, labels = _read(path, names, image_size, grey)
+        images, labels = _read(path, names, image_size, grey, trained_on=True)
         first, second = stratified_split(labels, share=0.2, seed=0)
         if not len(second):
             raise DataError(f"{path} has one image of each class, too few to split. Add some, or make a test folder.")
@@ -54,15 +58,15 @@ def image_folder(path: Path, *, image_size: int | None = None, grey: bool = Fals
     if parts["test"] is None:
         raise MissingFile(f"{path} has a folder train but none of {', '.join(_TEST)}. Put the images to test on there.")
     names = _classes(parts["train"] or parts["test"])
-    test_images, test_labels = _read(parts["test"], names, image_size, grey)
+    test_images, test_labels = _read(parts["test"], names, image_size, grey, trained_on=False)
     if parts["train"] is None or not train:
         test = ImageSet(test_images, test_labels, names, *_statistics(test_images))
         return Splits(path.name, None, test, f"{path / 'train'} is missing." if parts["train"] is None else "")
-    train_images, train_labels = _read(parts["train"], names, image_size, grey)
+    train_images, train_labels = _read(parts["train"], names, image_size, grey, trained_on=True)
     if train_images.shape[1:] != test_images.shape[1:]:
         raise DataError(
             f"the images of {parts['train']} are {tuple(train_images.shape[2:])} pixels, those of {parts['test']} "
-            f"{tuple(test_images.shape[2:])}. Pass image_size= to bring them to one size."
+            f"{tuple(test_images.shape[2:])}. Pass image_size= to bring all to one size."
         )
     mean, std = _statistics(train_images)
     return Splits(
@@ -94,7 +98,9 @@ def imagenet100(root: Path, *, image_size: int = 224, train: bool = True, num_cl
     names = names[:num_classes]
 
     def part(split: str) -> ImageSet:
-        images, labels = _read(place / split, names, image_size, grey=False, allow_others=True)
+        images, labels = _read(
+            place / split, names, image_size, grey=False, trained_on=split == "train", allow_others=True
+        )
         return ImageSet(images, labels, names, _IMAGENET_MEAN, _IMAGENET_STD)
 
     return Splits(
@@ -117,17 +123,32 @@ def _classes(path: Path) -> tuple[str, ...]:
 
 
 def _read(
-    path: Path, names: tuple[str, ...], image_size: int | None, grey: bool, allow_others: bool = False
+    path: Path,
+    names: tuple[str, ...],
+    image_size: int | None,
+    grey: bool,
+    *,
+    trained_on: bool,
+    allow_others: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if image_size is not None and image_size < 1:
-        raise ValueError(f"image_size is a number of pixels, got {image_size}.")
+    if image_size is not None and (type(image_size) is not int or image_size < 1):
+        raise ValueError(f"image_size must be a whole number of pixels, at least 1, got {image_size!r}.")
     others = sorted(set(_classes(path)) - set(names))
     if others and not allow_others:
         raise DataError(f"{path} has a class {others[0]!r} that the training images do not have. Remove or add it.")
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(names):
+        if not (path / name).is_dir():
+            raise DataError(
+                f"{path} has no folder {name!r}, a class of the training images. Add it, empty if there are none of it."
+            )
         members = sorted(Path(file) for file in _images_below(path / name, set()))
+        if not members and trained_on:
+            raise DataError(
+                f"{path / name} has no images, so nothing could be learned of that class; known are "
+                f"{', '.join(_ENDINGS)}. Add some, or remove the folder."
+            )
         files += members
         labels += [label] * len(members)
     if not files:
@@ -184,12 +205,12 @@ def _decode(pillow: ModuleType, file: Path, image_size: int | None, grey: bool) 
                 opened.draft(
                     "L" if grey else "RGB", (image_size, image_size)
                 )  # JPEG: decode at a fraction of the size where possible
-            image = opened.convert("L" if grey else "RGB")
+            image = _bytes_of(opened, pillow).convert("L" if grey else "RGB")
             if image_size is not None:
                 scale = image_size / min(image.size)
-                size = tuple(max(image_size, round(side * scale)) for side in image.size)
-                left, top = ((side - image_size) // 2 for side in size)
-                image = image.resize(size, pillow.Resampling.BILINEAR, reducing_gap=3.0)
+                width, height = (max(image_size, round(side * scale)) for side in image.size)
+                left, top = (width - image_size) // 2, (height - image_size) // 2
+                image = image.resize((width, height), pillow.Resampling.BILINEAR, reducing_gap=3.0)
                 image = image.crop((left, top, left + image_size, top + image_size))
             array = np.asarray(image, np.uint8)
     except Exception as error:  # Pillow's decoders raise what they like
@@ -198,10 +219,19 @@ def _decode(pillow: ModuleType, file: Path, image_size: int | None, grey: bool) 
     return np.ascontiguousarray(array[None] if grey else array.transpose(2, 0, 1))
 
 
+def _bytes_of(image: Image, pillow: ModuleType) -> Image:
+    """An image of 16 bits scaled to 8: Pillow would cut off at 255, and nearly every pixel would be white."""
+    if image.mode.startswith("I;16"):
+        return pillow.fromarray((np.asarray(image, np.uint16) // 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels are numbers of 32 bits (mode {image.mode}), whose white is not known")
+    return image
+
+
 def _pillow() -> ModuleType:
     with needed_for("reading image files"):
-        from PIL import Image
-    return Image
+        from PIL import Image as pillow
+    return pillow
 
 
 def _statistics(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -197,18 +197,21 @@ def _embedded() -> list[_Place]:
 def _named(fonts: Fonts) -> list[_Place]:
     places: set[_Place] = set()
     for given in fonts:
-        path = Path(given).expanduser()
+        path = Path(given).expanduser().resolve()
         if path.is_dir():
             within = [p for p in path.rglob("*") if p.suffix.lower() in _ENDINGS and p.is_file()]
             if not within:
                 raise DataError(f"{path} holds no fonts; known are {', '.join(_ENDINGS)}.")
-            places.update(((p, 0),) for p in within)
+            places.update(((p.resolve(), 0),) for p in within)
         else:
             places.add(_place(os.fspath(given)))
     # Else the same drawing could be trained on in one typeface and tested on in another.
     joined = {file for place in places if len(place) > 1 for file in place}
     kept = (place for place in places if len(place) > 1 or place[0] not in joined)
-    return sorted(kept, key=lambda place: [(path.name, str(path), index) for path, index in place])
+    in_order = sorted(kept, key=lambda place: [(path.name, str(path), index) for path, index in place])
+    # A copy of a file under another name is the same drawing too; the first name stays.
+    alike = {tuple((_checksum(path), index) for path, index in place): place for place in reversed(in_order)}
+    return [place for place in in_order if place in alike.values()]
 
 
 def _place(text: str) -> _Place:
@@ -218,7 +221,7 @@ def _place(text: str) -> _Place:
     for piece in text.split("+"):
         pending = f"{pending}+{piece}" if pending else piece
         name, _, number = pending.partition("#")
-        path = Path(name).expanduser()
+        path = Path(name).expanduser().resolve()
         if not path.is_file():
             continue
         if number and not number.isdigit():

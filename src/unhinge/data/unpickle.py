@@ -211,7 +211,10 @@ def _finish(item: Any, file: object) -> Any:
     if item.type is None:
         raise DataError(f"{file} is damaged: an array in it was never filled.")
     # Python 2 wrote the bytes as a str, which latin1 has turned into characters.
-    content = item.content.encode("latin1") if isinstance(item.content, str) else item.content
+    try:
+        content = item.content.encode("latin1") if isinstance(item.content, str) else item.content
+    except UnicodeEncodeError:
+        raise DataError(f"{file} is damaged: the bytes of an array are text.") from None
     kind = np.dtype(item.type.order + item.type.code)
     whole = all(isinstance(size, int) and 0 <= size < 1 << 31 for size in item.shape)
     if not whole or len(item.shape) > 2 or math.prod(item.shape) * kind.itemsize != len(content):
