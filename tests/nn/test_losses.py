@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from oracles.nn import cross_entropy_term, hinge_term, loop_loss, unhinged_term
-from unhinge.nn import MultiClassHingeLoss, UnhingedLoss, class_weights
+from unhinge.nn import (
+    MultiClassHingeLoss,
+    SphericalSoftmaxLoss,
+    TaylorSoftmaxLoss,
+    UnhingedLoss,
+    ZLoss,
+    class_weights,
+)
 from unhinge.nn import functional as UF
 
 GAMMAS = (None, 0.0, 0.3, 2.0)
@@ -396,3 +403,10 @@ def test_square_root_weights_give_the_gradient_of_balanced_classes_to_the_scaled
     balanced = -((1 + gamma) * scaled - gamma * scaled.sum(0))
     factor = weight.grad.norm() / balanced.norm()
     torch.testing.assert_close(weight.grad, factor * balanced, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", [UnhingedLoss, TaylorSoftmaxLoss, ZLoss, SphericalSoftmaxLoss])
+def test_gradients_of_single_examples_are_mapped_with_class_weights_too(loss):
+    logits, target = torch.randn(4, 5, dtype=torch.float64), torch.tensor([0, 3, 2, 4])
+    weighted = loss(weight=torch.rand(5, dtype=torch.float64), reduction="sum")
+    torch.testing.assert_close(vmap(grad(weighted))(logits, target), grad(weighted)(logits, target))

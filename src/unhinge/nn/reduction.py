@@ -27,4 +27,8 @@ def reduce_labelled(loss: Tensor, kept: Tensor, weights: Tensor | None, reductio
 
 def example_weights(class_weight: Tensor | None, labels: Tensor, kept: Tensor, dtype: torch.dtype) -> Tensor | None:
     """The weight of the class of each example; `None` if all weigh the same. Ignored examples get any."""
-    return None if class_weight is None else class_weight[torch.where(kept, labels, 0)].to(dtype)
+    if class_weight is None:
+        return None
+    # not class_weight[labels]: indexing by a label without axes reads it, which vmap forbids
+    index = torch.where(kept, labels, 0)
+    return class_weight.index_select(0, index.reshape(-1)).reshape(index.shape).to(dtype)

@@ -261,7 +261,8 @@ class ManyClassHead(nn.Module):
 
         By exact search, :math:`O(C^2 p)`: once in a while, not at every step.
         """
-        if not 1 <= k < self.num_classes:
+        check_size("k", k)
+        if k >= self.num_classes:
             raise ValueError(f"k must lie between 1 and {self.num_classes - 1}, the number of other classes, got {k}.")
         nearest = []
         for first in range(0, self.num_classes, ROWS_ASKED):
@@ -304,7 +305,9 @@ class ManyClassHead(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         r"""The scores of all classes, shape :math:`(*, C)`; for many classes use :meth:`predict`."""
-        return F.linear(self._extended(features), self._whole())
+        features, whole = self._rows_checked(features), self._whole()
+        dtype = torch.promote_types(features.dtype, whole.dtype)
+        return F.linear(self._extended(features).to(dtype), whole.to(dtype))
 
     def log_prob(self, features: Tensor, target: Tensor) -> Tensor:
         r"""The logarithm of the probability of `target` :math:`(*)`, shape :math:`(*)`, without logits.
@@ -326,9 +329,10 @@ class ManyClassHead(nn.Module):
         Exact, through :func:`~unhinge.nn.nearest_prototype`: the rows are made block by block, and neither they nor the
         logits of all classes are ever in memory.
         """
-        if not 1 <= k <= self.num_classes:
+        check_size("k", k)
+        if k > self.num_classes:
             raise ValueError(f"k must lie between 1 and the number of classes {self.num_classes}, got {k}.")
-        return self._nearest(self._extended(features), k)
+        return self._nearest(self._extended(self._rows_checked(features)), k)
 
     def _nearest(self, queries: Tensor, k: int) -> Nearest:
         """The `k` stored rows, biases included, with the largest inner product with each query."""
@@ -365,8 +369,7 @@ class ManyClassHead(nn.Module):
                 f"features must have shape (..., {self.in_features}) and target the same without the last axis, "
                 f"got {tuple(features.shape)} and {tuple(target.shape)}."
             )
-        if not features.is_floating_point():
-            raise ValueError(f"features must have a floating dtype, got {features.dtype}.")
+        self._rows_checked(features)
         labels = self._checked(target)[..., None]
         if shortlist is not None:
             if not self.loss.quadratic:
@@ -430,6 +433,14 @@ class ManyClassHead(nn.Module):
             shards.gather(pull.by_total / shards.size)[0],
             shards.gather(pull.by_squares / shards.size)[0],
         )
+
+    def _rows_checked(self, features: Tensor) -> Tensor:
+        features = as_tensor("features", features)
+        if features.ndim == 0 or features.shape[-1] != self.in_features:
+            raise ValueError(f"features must have shape (..., {self.in_features}), got {tuple(features.shape)}.")
+        if not features.is_floating_point():
+            raise ValueError(f"features must have a floating dtype, got {features.dtype}.")
+        return features
 
     def _extended(self, features: Tensor) -> Tensor:
         """A bias is the weight of a last feature that is always 1."""
