@@ -16,12 +16,14 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
+from werkzeug.exceptions import NotFound
 
 from unhinge.web.app import SORRY, VIEWS, all_controls, answer_text, make_app
 from unhinge.web.cache import SizedCache
 from unhinge.web.controls import written
 from unhinge.web.serve import is_local, serve
 from unhinge.web.uploads import LARGEST_FILE
+from unhinge.web.view_results import send
 
 from web.folder_of_results import write_results  # isort: skip
 from web.strategies_web import SMALL, value_of  # isort: skip
@@ -133,6 +135,16 @@ def test_other_names_for_this_machine_are_refused(client, host):
 )
 def test_only_files_of_results_are_handed_out(client, path):
     assert get(client, "/results/" + path).status_code == 404
+
+
+def test_a_link_that_leaves_the_results_is_not_followed(tmp_path):
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(b"secret")
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "link.png").symlink_to(secret)
+    with pytest.raises(NotFound):
+        send(results, "link.png")
 
 
 def test_a_figure_is_handed_out(client):

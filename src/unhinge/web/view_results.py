@@ -377,7 +377,10 @@ def send(folder: Path, name: str) -> Response:
     """A file of a result, of the kinds that do not run, from inside the folder only."""
     if Path(name).suffix not in SHOWN or any(part.startswith(".") for part in Path(name).parts):
         abort(404, "There is no such file among the results.")
-    return send_from_directory(folder.resolve(), name)
+    inside = folder.resolve()
+    if not (inside / name).resolve().is_relative_to(inside):  # a link may lead anywhere
+        abort(404, "There is no such file among the results.")
+    return send_from_directory(inside, name)
 
 
 def export(folder: Path, wanted: str) -> str:
