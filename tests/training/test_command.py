@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -330,3 +331,66 @@ def test_training_without_its_extra_names_it_before_the_first_epoch(tmp_path, mo
     with pytest.raises(MissingExtra, match=r'training needs safetensors.*"unhinge\[train\]"'):
         run("train", *SMALL, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_blows_up_in_its_last_step_leaves_with_1(tmp_path):
+    """After it no loss is computed that could tell."""
+    options = ("--epochs", "1", "--largest", "10", "--width", "4", "--lr", "1e30")
+    code, stdout, stderr = run("train", *options, "--out", tmp_path, "--json")
+    assert code == 1
+    assert "answers is not finite" in stderr
+    assert "answers is not finite" in json.loads(stdout)["records"][-1]["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--ood", "noise", "--prior", "counts"), "--prior is for one run"),
+        (("--ood", " , "), "--ood needs names"),
+        (("--ood", "noise", "--weights", "best"), r"no best\.safetensors"),
+    ],
+)
+def test_what_a_table_of_several_runs_cannot_show_is_refused(tmp_path, trained, options, why):
+    out, _ = trained
+    shutil.copytree(out, tmp_path / "other")
+    (tmp_path / "other" / "best.safetensors").unlink()
+    code, _, stderr = run("evaluate", out, tmp_path / "other", *options)
+    assert code == 2
+    assert re.search(why, " ".join(stderr.split()))
+
+
+def test_a_table_of_several_runs_measures_the_weights_it_was_asked_for(tmp_path, trained):
+    folders = []
+    for seed in (0, 1):
+        folders.append(tmp_path / str(seed))
+        assert run("train", *SMALL, "--seed", seed, "--out", folders[-1])[0] == 0
+    shutil.copy(folders[1] / "last.safetensors", folders[0] / "best.safetensors")
+    code, before, _ = run("evaluate", *folders, "--ood", "noise", "--json")
+    assert code == 0
+    assert run("evaluate", folders[0], "--ood", "noise", "--weights", "best")[0] == 0
+    assert run("evaluate", *folders, "--ood", "noise", "--json")[1] == before
+
+
+def test_runs_that_differ_in_a_setting_are_told_apart_by_it(tmp_path):
+    folders = []
+    for batch in (64, 128):
+        folders.append(tmp_path / str(batch))
+        assert run("train", *SMALL, "--batch", batch, "--out", folders[-1])[0] == 0
+    code, stdout, stderr = run("evaluate", *folders, "--ood", "noise", "--json")
+    assert code == 0, stderr
+    assert {row["method"] for row in json.loads(stdout)} == {f"ce, linear head, batch {n}" for n in (64, 128)}
+
+
+def test_a_folder_of_images_of_several_sizes_is_trained_on_at_the_size_asked_for(tmp_path):
+    for part in ("train", "test"):
+        for label, name in enumerate("ab"):
+            for number in range(4):
+                side = 8 + number
+                make.image(tmp_path / part / name / f"{number}.png", make.images(side, side, 3, seed=label))
+    data = ("--data", f"folder:{tmp_path}", "--model", "convnet", "--batch", "4", *SMALL)
+    code, _, stderr = run("train", *data, "--out", tmp_path / "out")
+    assert code == 2
+    assert "Pass --image-size to bring all to one size" in " ".join(stderr.split())
+    assert run("train", *data, "--image-size", "8", "--out", tmp_path / "out")[0] == 0
+    code, _, stderr = run("evaluate", tmp_path / "out")
+    assert code == 0, stderr

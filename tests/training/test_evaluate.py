@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import data_makers as make
 from unhinge.data import ImageSet
 from unhinge.metrics import ood_metrics
 from unhinge.ood import CollapseDetector
@@ -181,3 +182,10 @@ def test_the_logits_of_the_test_images_lie_beside_the_run(trained, few):
     again = stored.standing["times"] * stored.tensors["logits"].float()
     torch.testing.assert_close(again, logits, rtol=1e-3, atol=1e-3)
     assert torch.equal(stored.tensors["labels"], few.test.labels)
+
+
+def test_unknown_images_of_several_sizes_are_brought_to_the_size_of_the_known_ones(trained, few, tmp_path):
+    for number, side in enumerate((8, 9, 30)):
+        make.image(tmp_path / "test" / "a" / f"{number}.png", make.images(side, side, 3))
+    numbers = evaluate(trained.folder, f"folder:{tmp_path}", material=few).numbers
+    assert numbers["ood"]["images"] == 3

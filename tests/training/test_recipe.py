@@ -31,6 +31,7 @@ APART = (
     "weighted_penalty",
     "rescale",
     "shortlist",
+    "image_size",
     "fonts",
     "characters",
     "gamma",
@@ -76,6 +77,7 @@ def test_every_setting_is_part_of_the_key(name):
     adjusted = Recipe(loss="adjusted", head="pal")
     assert replace(adjusted, epsilon=0.5).key != adjusted.key
     assert Recipe(loss="unhinged", gamma=0.5).key != Recipe(loss="unhinged").key
+    assert Recipe(data="imagenet100", image_size=64).key != Recipe(data="imagenet100").key
     assert Recipe(loss="z", head="many", head_rate=1.0).key != Recipe(loss="z", head="many").key
 
 
@@ -124,7 +126,9 @@ def test_whole_numbers_stand_for_floats_and_give_the_same_key():
         ({"learning_rate": 0.1}, "learning_rate"),
         ({"epoch": 3}, "did you mean epochs"),
         ({"class_weigth": 0.5}, "did you mean class_weight"),
-        ({"qqqqqq": 1}, "There are: data, shrink"),
+        ({"qqqqqq": 1}, "There are: data, image_size, shrink"),
+        ({"lr": 1e39}, "lr must be a number of at least 0 and at most 3.40282"),
+        ({"data": "cifar10", "image_size": 16}, "the data are cifar10: use shrink"),
         ({"lr": "0.1"}, "lr must be float, got '0.1'"),
         ({"lr": None}, "lr must be float, got None"),
         ({"lr": True}, "lr must be float, got True"),

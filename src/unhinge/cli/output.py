@@ -26,6 +26,7 @@ def refuse(message: str, *arguments: str) -> NoReturn:
     """
     message = message.replace("with root=", "with --data-root")
     for name in arguments:
+        message = message.replace(f"Pass {name}=", f"Pass --{name.replace('_', '-')}")
         if message.startswith(f"{name} ") or "_" in name:
             message = message.replace(name, f"--{name.replace('_', '-')}", 1)
     typer.echo(f"unhinge: {message}", err=True)

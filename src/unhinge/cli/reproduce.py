@@ -139,7 +139,9 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results.", show_default="results/SCALE, in this folder")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random starts of numerical figures.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of the random starts of numerical figures.")
+    ] = 0,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="How many seeds.", show_default="1 for figures, 2 or 3 for networks")
     ] = None,

@@ -72,6 +72,10 @@ def train(
             help="Characters for glyphs, such as 4E00-9FA5. By default all that the fonts share.", rich_help_panel=DATA
         ),
     ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(help="Side to which images of folder:PATH and imagenet100 are brought.", rich_help_panel=DATA),
+    ] = None,
     shrink: Annotated[
         int | None, typer.Option(help="Average blocks of pixels: 2 makes 32 into 16.", rich_help_panel=DATA)
     ] = None,
@@ -418,7 +422,7 @@ def _fit(
             typer.echo(f"unhinge: {error}", err=True)
             raise typer.Exit(1) from None
         except ValueError as error:
-            refuse(str(error))
+            refuse(str(error), "image_size")
         finally:
             signal.signal(signal.SIGTERM, before)
     for warning in run.warnings:
@@ -474,7 +478,7 @@ def _print_plan(chosen: Recipe, data_root: Path | None, json: bool) -> None:
     try:
         plan = plan_of(chosen, data_root, device=processes().device)
     except (ValueError, OSError) as error:
-        refuse(str(error))
+        refuse(str(error), "image_size")
     if json:
         typer.echo(as_json({"recipe": asdict(chosen), "plan": asdict(plan)}))
         return
@@ -522,8 +526,12 @@ def evaluate(
         refuse(f"--weights must be last or best, got {weights!r}.")
     if prior not in (None, "counts"):
         refuse(f"--prior must be counts, got {prior!r}.")
+    if ood is not None and not ood.replace(",", "").strip():
+        refuse("--ood needs names of data sets, such as svhn,cifar100; it got none. Leave it out to detect nothing.")
     if len(folders) > 1 or out is not None:
-        _compare(folders, ood, data_root, out, json)
+        if prior is not None:
+            refuse("--prior is for one run: a table of several has its scores of unknown images. Leave it out.")
+        _compare(folders, ood, data_root, weights, out, json)
         return
     (folder,) = folders
     try:
@@ -541,8 +549,11 @@ def evaluate(
     _print_evaluation(evaluation)
 
 
-def _compare(places: list[Path], ood: str | None, data_root: Path | None, out: Path | None, json: bool) -> None:
+def _compare(
+    places: list[Path], ood: str | None, data_root: Path | None, weights: str, out: Path | None, json: bool
+) -> None:
     from unhinge.ood.comparison import comparison_markdown, comparison_records
+    from unhinge.results.folders import writable
     from unhinge.results.sealed import write_atomically
     from unhinge.results.tables import write_csv
     from unhinge.training.comparing import compare_runs
@@ -553,11 +564,11 @@ def _compare(places: list[Path], ood: str | None, data_root: Path | None, out: P
             "sets with --ood svhn,cifar100."
         )
     try:
-        table = compare_runs(places, ood, data_root)
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            write_csv(out / "which-score.csv", comparison_records(table))
-            write_atomically(out / "which-score.md", (comparison_markdown(table) + "\n").encode())
+        place = None if out is None else writable(out)  # before anything is measured
+        table = compare_runs(places, ood, data_root, weights)
+        if place is not None:
+            write_csv(place / "which-score.csv", comparison_records(table))
+            write_atomically(place / "which-score.md", (comparison_markdown(table) + "\n").encode())
     except (ValueError, OSError) as error:
         refuse(str(error))
     typer.echo(as_json(comparison_records(table)) if json else comparison_markdown(table))

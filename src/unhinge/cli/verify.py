@@ -77,6 +77,7 @@ def verify(
 
     if out is not None:
         from unhinge.paper.report import write_report
+        from unhinge.results.sealed import write_atomically
 
         writable(out)
     ours = [] if claim else list(own_statements())
@@ -95,9 +96,12 @@ def verify(
 
     texts = {"json": report.as_json, "csv": report.as_csv, "md": report.as_markdown, "html": report.as_html}
     if out is not None:
-        for ending, render in (texts | {"json": report.as_sealed_json}).items():
-            (out / f"claims.{ending}").write_text(render(records), encoding="utf-8")
-        write_report(out)
+        try:
+            for ending, render in (texts | {"json": report.as_sealed_json}).items():
+                write_atomically(out / f"claims.{ending}", render(records).encode())
+            write_report(out)
+        except OSError as error:
+            refuse(f"cannot write the verdicts to {out}: {error}.")
         if claim:  # a plot for each claim asked for, not for the whole table
             from unhinge.paper.claims.plots import draw_all
 

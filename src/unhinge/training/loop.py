@@ -26,7 +26,7 @@ from unhinge.results.sealed import SealError, read_sealed, remove_leftovers, wri
 from unhinge.training import checkpoint
 from unhinge.training.checkpoint import CheckpointError
 from unhinge.training.machine import differences, machine, using_threads
-from unhinge.training.measure import class_means, collapse_record, prototype_record, sample_of, score
+from unhinge.training.measure import class_means, collapse_record, outputs, prototype_record, sample_of, score
 from unhinge.training.network import ManyClassAdapter, biases_of, network_of, prototypes_of
 from unhinge.training.objective import Objective, objective_of
 from unhinge.training.parallel import Processes, SingleProcess
@@ -72,7 +72,13 @@ class Material:
 def material_of(recipe: Recipe, data_root: str | Path | None = None, splits: Splits | None = None) -> Material:
     """Load (or take `splits` instead), shrink, thin out and mislabel, in that order."""
     if splits is None:
-        splits = load(recipe.data, data_root, fonts=recipe.fonts or None, characters=recipe.characters)
+        splits = load(
+            recipe.data,
+            data_root,
+            image_size=recipe.image_size,
+            fonts=recipe.fonts or None,
+            characters=recipe.characters,
+        )
     train, test, kept = splits.training, splits.test, None
     if recipe.shrink > 1:
         train, test = shrink(train, recipe.shrink), shrink(test, recipe.shrink)
@@ -185,7 +191,7 @@ class _Training:
     def finish(self, progress: Progress | None) -> Run:
         while self.epoch < self.recipe.epochs:
             began, entered = time.perf_counter(), self.step
-            stopped = self._train_epoch(progress)
+            stopped = self._train_epoch(progress) or self._overflown()
             seconds = time.perf_counter() - began
             images = min(self.step * self.recipe.batch, len(self.train)) - entered * self.recipe.batch
             record = self._record(stopped)
@@ -270,6 +276,19 @@ class _Training:
                 progress(self.epoch * self.steps + self.step, recipe.epochs * self.steps, None)
                 reported = now
         return None
+
+    def _overflown(self) -> str | None:
+        """A reason to stop if the last step of all, after which no loss is computed, broke the network.
+
+        Weights can be finite and so large that what they answer is not.
+        """
+        if self.epoch + 1 < self.recipe.epochs:
+            return None
+        few = self.sample.subset(torch.arange(min(len(self.sample), self.recipe.batch)))
+        numbers = [*self.network.state_dict().values(), outputs(self.network, few).logits]
+        if all(bool(torch.isfinite(part).all()) for part in numbers):
+            return None
+        return f"what the network answers is not finite any more (epoch {self.epoch + 1}, after its last step)"
 
     def _raise_if_interrupted(self) -> None:
         if self.ended and self.epoch < self.recipe.epochs:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -18,6 +17,7 @@ Loss = Literal["ce", "unhinged", "adjusted", "hinge", "mse", "ldam", "taylor_sof
 Head = Literal["linear", "pal", "fnpal", "etf-init", "many"]
 
 MOST_THREADS = 1024
+_LARGEST = (2 - 2**-23) * 2.0**127  # that float32 holds: networks compute in it
 MANY = ("taylor_softmax", "z", "spherical_softmax", "unhinged")  # of the head whose step does not grow with the classes
 
 
@@ -42,6 +42,7 @@ class Recipe:
 
     # what is learned
     data: str = "digits"
+    image_size: int | None = None  # side of the images of folder:PATH, imagenet100 and glyphs; None: their own
     shrink: int = 1  # each shrink x shrink block of pixels becomes one
     imbalance: str | None = None  # "exp:100", "step:10"
     largest: int | None = None  # training images of the largest class; None: all there are
@@ -101,7 +102,7 @@ class Recipe:
         _number("threads", self.threads, 1, MOST_THREADS, integer=True)
         for name in ("warmup", "seed"):
             _number(name, getattr(self, name), 0, integer=True)
-        for name in ("seed_data", "seed_init", "seed_order", "width", "largest", "shortlist"):
+        for name in ("seed_data", "seed_init", "seed_order", "width", "largest", "shortlist", "image_size"):
             if getattr(self, name) is not None:
                 _number(name, getattr(self, name), 0 if name.startswith("seed") else 1, integer=True)
         if not 0 <= self.momentum < 1:
@@ -120,6 +121,10 @@ class Recipe:
             _number("gamma", self.gamma, 0.0)
         if (self.fonts or self.characters is not None) and self.data != "glyphs":
             raise RecipeError(f"fonts and characters are for data glyphs, but the data are {self.data}.")
+        if self.image_size is not None and self.data.partition(":")[0] not in ("folder", "imagenet100", "glyphs"):
+            raise RecipeError(
+                f"image_size is for data folder:PATH, imagenet100 and glyphs, but the data are {self.data}: use shrink."
+            )
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -260,7 +265,7 @@ def _number(
     name: str, value: float, least: float, most: float = math.inf, integer: bool = False, exclusive: bool = False
 ) -> None:
     # Compared instead of asked whether it is finite: a whole number of 400 digits cannot be turned into a float.
-    limit = min(most, 2**63 - 1 if integer else sys.float_info.max)
+    limit = min(most, 2**63 - 1 if integer else _LARGEST)
     if not ((least < value if exclusive else least <= value) and value <= limit):
         kind = "a whole number" if integer else "a number"
         above = "above" if exclusive else "of at least"
