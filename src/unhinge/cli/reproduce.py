@@ -283,8 +283,12 @@ def _print_studies(studied: list[StudyResult], folder: Path) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
+    from unhinge.results.tables import narrowed
+
+    console = Console()
     for result in studied:
-        Console().print(Markdown((folder / result.study.id / "table.md").read_text(encoding="utf-8")))
+        table = (folder / result.study.id / "table.md").read_text(encoding="utf-8")
+        console.print(Markdown(narrowed(table, console.width)))
 
 
 def _record(result: Result) -> JsonRecord:

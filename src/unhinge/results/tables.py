@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
-__all__ = ["as_csv", "as_markdown", "columns_of", "csv_text", "markdown_text", "write_csv"]
+__all__ = ["as_csv", "as_markdown", "columns_of", "csv_text", "markdown_text", "narrowed", "write_csv"]
 
 Value = object  # a number, a word, or None for an empty cell
 
@@ -77,6 +79,52 @@ def as_markdown(records: Sequence[Mapping[str, Value]], digits: int = 5) -> str:
     """
     names = columns_of(records)
     return markdown_text(names, ([record.get(name) for name in names] for record in records), digits)
+
+
+def narrowed(text: str, width: int) -> str:
+    """Markdown whose wide tables are cut into several, each with the first column, so that a terminal can show them.
+
+    Words of a head and of the first column may be broken into lines, other cells not.
+
+    Example:
+        >>> print(narrowed(markdown_text(("", "left", "right"), [("a", 1, 2)]), 12))
+        |  | left |
+        | --- | --- |
+        | a | 1 |
+        <BLANKLINE>
+        |  | right |
+        | --- | --- |
+        | a | 2 |
+    """
+    parts: list[str] = []
+    for is_table, group in groupby(text.split("\n"), key=lambda line: line.startswith("|")):
+        lines = list(group)
+        parts += ["\n\n".join(_cut(lines, width))] if is_table else lines
+    return "\n".join(parts)
+
+
+def _cut(lines: Sequence[str], width: int) -> Iterator[str]:
+    head, _, *rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+    def needed(column: int) -> int:  # with the space between two columns
+        words = head[column].split() + [row[column] for row in rows]
+        return 2 + max(map(len, words), default=0)
+
+    names = max((len(row[0]) for row in rows), default=0)
+    first = min(names, width // 3)
+    shown: list[int] = []
+    for column in range(1, len(head)):
+        if shown and first + sum(map(needed, [*shown, column])) > width:
+            yield _columns(head, rows, [0, *shown])
+            shown = []
+        shown.append(column)
+    yield _columns(head, rows, [0, *shown])
+
+
+def _columns(head: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> str:
+    """Some columns of a table whose cells are Markdown already."""
+    table = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line[column] for column in columns) + " |" for line in table)
 
 
 def _cell(value: Value, digits: int) -> str:

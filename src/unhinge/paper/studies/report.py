@@ -9,6 +9,7 @@ from pathlib import Path
 
 from unhinge.paper.studies.judge import OrderingRecord
 from unhinge.paper.studies.registry import STUDIES
+from unhinge.paper.studies.study import WORDS
 from unhinge.paper.studies.write import read_study
 from unhinge.results.page import picture
 
@@ -84,7 +85,9 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
     body = []
     for name, quantity in lines:
         entries = "".join(f"<td class=number>{_cell(cells.get((name, quantity, column)))}</td>" for column in columns)
-        body.append(f"<tr><td>{html.escape(name)}</td><td>{html.escape(quantity)}</td>{entries}</tr>")
+        body.append(
+            f"<tr><td>{html.escape(name)}</td><td>{html.escape(WORDS.get(quantity, quantity))}</td>{entries}</tr>"
+        )
     return f"<table><thead><tr><th></th><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 

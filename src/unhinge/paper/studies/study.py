@@ -35,6 +35,16 @@ WORDS = {  # quantities as a table names them
     "feature_norm": "mean norm of the features of the test images",
     "adjusted_accuracy.0.5": "test accuracy, decision adjusted with strength 1/2",
     "adjusted_accuracy.1": "test accuracy, decision adjusted with strength 1",
+    "ood.energy.known_spread": "spread of the energies of known images, as a share of that of all images",
+} | {
+    f"ood.{score}.{metric}": f"{name} of the {score} score"
+    for score in ("softmax", "energy", "norm")
+    for metric, name in {
+        "fpr95": "FPR95",
+        "auroc": "AUROC",
+        "aupr_in": "AUPR",
+        "aupr_out": "AUPR, unknown images",
+    }.items()
 }
 Kind = Literal["table", "curves", "reliability", "histograms", "behaviour", "collapse", "lines", "fit", "time"]
 

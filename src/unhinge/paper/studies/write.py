@@ -14,7 +14,7 @@ from unhinge.paper.studies.study import PLAIN, WORDS, StudyResult, quantity_of
 from unhinge.results.environment import environment
 from unhinge.results.json import JsonRecord, plain
 from unhinge.results.sealed import read_sealed, write_sealed
-from unhinge.results.tables import write_csv
+from unhinge.results.tables import markdown_text, write_csv
 
 __all__ = ["read_study", "write_runs", "write_study"]
 
@@ -180,9 +180,12 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
         if left:
             lines += [f"No run yet in the {kind}: {'; '.join(left)}.", ""]
     quantities = [name for name in study.quantities if any(result.values(*at, name) for at in _places(result))]
-    if len(columns) == 1:  # then the quantities are the columns
+    if len(columns) == 1:  # then the quantities are one side of the table, the longer one
         (column,) = columns
-        lines += _grid(column, quantities, rows, lambda row, name: _cell(result, row, column, name))
+        if len(quantities) > len(rows):
+            lines += _grid(column, rows, quantities, lambda name, row: _cell(result, row, column, name))
+        else:
+            lines += _grid(column, quantities, rows, lambda row, name: _cell(result, row, column, name))
     elif columns:
         for name in quantities:
             lines += _grid(name, columns, rows, partial(_of_quantity, result, name))
@@ -219,10 +222,8 @@ def _places(result: StudyResult) -> set[tuple[str, str]]:
 
 
 def _grid(corner: str, heads: Sequence[str], rows: Sequence[str], show: Callable[[str, str], str]) -> list[str]:
-    titles = [WORDS.get(head, head) for head in heads]
-    lines = [f"| {WORDS.get(corner, corner)} | " + " | ".join(titles) + " |", "|" + " --- |" * (len(heads) + 1)]
-    lines += [f"| {row} | " + " | ".join(show(row, head) for head in heads) + " |" for row in rows]
-    return [*lines, ""]
+    titles = [WORDS.get(head, head) for head in (corner, *heads)]
+    return [markdown_text(titles, [(WORDS.get(row, row), *(show(row, head) for head in heads)) for row in rows]), ""]
 
 
 def _of_quantity(result: StudyResult, quantity: str, row: str, column: str) -> str:
