@@ -14,8 +14,10 @@ from unhinge.paper.claims import find as find_claim
 from unhinge.paper.claims.errata import ERRATA
 from unhinge.paper.claims.report import as_sealed_json
 from unhinge.paper.figures import run as run_module
+from unhinge.paper.figures.curves import read_rows
 from unhinge.paper.figures.registry import find, list_experiments
 from unhinge.paper.figures.run import FILES, redraw, reproduce
+from unhinge.paper.figures.scale import as_scale
 from unhinge.paper.report import write_report
 from unhinge.results.sealed import SealError
 
@@ -56,6 +58,22 @@ def test_panels_are_as_many_as_the_paper_has():
     }
     least |= {name: 5 for name in PAPER_LABELS if name.startswith("regularized")}
     assert all(counts[name] >= number for name, number in least.items())
+
+
+def test_the_norms_of_features_and_prototypes_are_compared_as_in_the_paper(folder):
+    rows = [row for row in read_rows(folder / "unconstrained-decay" / "data.csv") if row.panel == "norm_ratio"]
+    last = max(row.step for row in rows)
+    assert rows[0].value > 2
+    assert all(row.value == pytest.approx(1, abs=1e-3) for row in rows if row.step == last)
+
+
+def test_curves_that_the_paper_does_not_have_stand_in_a_panel_of_their_own():
+    entry = find("regularized-scale")
+    shown = {(row.panel, row.series) for row in entry.compute(as_scale("quick"), 0).rows}
+    printed = {f"s={s}" for s in ("0.01", "0.05", "0.1", "0.5", "1")}
+    for panel in entry.panels:
+        wanted = {"s=1", "s=4", "s=4, lambda=3 lambda*"} if panel.key == "larger" else printed
+        assert {series for name, series in shown if name == panel.key} == wanted
 
 
 def test_an_unknown_id_lists_the_nearest_ones():

@@ -97,6 +97,7 @@ def _measure(
 DECAY_PANELS = (
     Panel("weight_norm", "norm of W", r"$\|W\|$"),
     Panel("weight_error", "W against its aligned part P", r"$\|W-P\|$"),
+    Panel("norm_ratio", "norm of H over norm of W", r"$\|H\|/\|W\|$"),
     Panel("alignment", "features against prototypes", r"$\|\hat H-\hat W Y\|$"),
 )
 
@@ -106,9 +107,11 @@ DECAY_PANELS = (
     label="fig:unconstrained-behaviors",
     claim="Below the critical decay W grows, at it W converges to P, above it W vanishes; the alignment is the same",
     panels=DECAY_PANELS,
-    note="For the last panel, W is repeated for each example, and H and W are divided by their norms.",
+    note="The paper's panel (c) is log |H| - log |W|, the logarithm of ours. The last panel is not in the paper: for "
+    "it, W is repeated for each example, and H and W are divided by their norms.",
     quick=3,
     paper=45,
+    columns=2,
 )
 def unconstrained_decay(scale: Scale, seed: int) -> Outcome:
     """Figure in the appendix: the same decay on features and prototypes, around the critical one."""
@@ -129,7 +132,9 @@ def unconstrained_decay(scale: Scale, seed: int) -> Outcome:
     rows += slope_of(at, "weight_error", at.path.rate())
     summary = summarize(curves, DECAY_PANELS)
     spread = max(
-        (max(values) - min(values)) / max(values) for values in zip(*(c.flow["alignment"] for c in curves), strict=True)
+        (max(values) - min(values)) / max(values)
+        for key in ("norm_ratio", "alignment")
+        for values in zip(*(c.flow[key] for c in curves), strict=True)
     )
     checks = [
         agreement(summary),
@@ -137,7 +142,7 @@ def unconstrained_decay(scale: Scale, seed: int) -> Outcome:
         rate_check(curves[3], "weight_norm", curves[3].path.growth(), 0.05),
         rate_check(at, "weight_error", at.path.rate(), 0.05),
         Check(
-            "in the flow, alignment is the same at every decay",
+            "in the flow, alignment and ratio of norms are the same at every decay",
             spread < 1e-9,
             f"largest relative difference {spread:.2g}",
         ),
@@ -152,5 +157,6 @@ def _measure_decay(features: Tensor, weight: Tensor, target: Tensor, aligned: Te
     return {
         "weight_norm": weight.norm().item(),
         "weight_error": (weight - aligned).norm().item(),
+        "norm_ratio": (features.norm() / weight.norm()).item(),
         "alignment": (features / features.norm() - along / along.norm()).norm().item(),
     }
