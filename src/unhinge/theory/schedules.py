@@ -47,7 +47,7 @@ class Shape(Protocol):
     """A schedule of peak 1: its value, its integral from 0, and what it settles on.
 
     The numbers a shape is made of are tensors and keep their gradients: `value`, `integral`, `edges` and `final` are
-    differentiable in them. `breaks`, `settles`, `floor` and `highest` are plain floats, for deciding what to do.
+    differentiable in them. `settles`, `floor` and `highest` are plain floats, for deciding what to do.
     """
 
     def value(self, time: Tensor) -> Tensor: ...
@@ -56,8 +56,6 @@ class Shape(Protocol):
     def parameters(self) -> tuple[Tensor, ...]: ...  # all that gradients may be asked for
     @property
     def edges(self) -> tuple[Tensor, ...]: ...  # where value() or a derivative jumps
-    @property
-    def breaks(self) -> tuple[float, ...]: ...  # the same as numbers
     @property
     def settles(self) -> float: ...  # from when on value() is constant; inf if that is not known
     @property
@@ -111,7 +109,6 @@ class Constant:
 
     parameters: ClassVar[tuple[Tensor, ...]] = ()
     edges: ClassVar[tuple[Tensor, ...]] = ()
-    breaks = ()
     settles = 0.0
     floor = 1.0
     highest = 1.0
@@ -143,10 +140,6 @@ class Cosine:
     @property
     def edges(self) -> tuple[Tensor, ...]:
         return (self.total,)
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return _plain(self.edges)
 
     @property
     def settles(self) -> float:
@@ -197,10 +190,6 @@ class Geometric:
         return tuple(k * self.every for k in range(1, stages + 1))
 
     @property
-    def breaks(self) -> tuple[float, ...]:
-        return _plain(self.edges)
-
-    @property
     def settles(self) -> float:
         every, factor = self.every.item(), self.factor.item()
         if factor in (0, 1):
@@ -237,7 +226,6 @@ class Exponential:
         return (self.decay,)
 
     edges: ClassVar[tuple[Tensor, ...]] = ()
-    breaks = ()
 
     @property
     def settles(self) -> float:
@@ -285,10 +273,6 @@ class Piecewise:
         return self.boundaries
 
     @property
-    def breaks(self) -> tuple[float, ...]:
-        return _plain(self.edges)
-
-    @property
     def settles(self) -> float:
         return self.boundaries[-1].item() if self.boundaries else 0.0
 
@@ -320,7 +304,7 @@ def flat_edges(shape: Shape, most: float = math.inf) -> list[int] | None:
         return None
     if isinstance(shape, Geometric) and shape.settles / shape.every.item() > most:
         return None
-    edges = sorted({0, *map(math.ceil, shape.breaks)})
+    edges = sorted({0, *map(math.ceil, _plain(shape.edges))})
     return edges if len(edges) <= most else None
 
 
@@ -349,10 +333,6 @@ class Warmup:
     @property
     def edges(self) -> tuple[Tensor, ...]:
         return self.duration, *(self.duration + edge for edge in self.after.edges)
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return _plain(self.edges)
 
     @property
     def settles(self) -> float:
@@ -409,7 +389,6 @@ class FromCallable:
 
     parameters: ClassVar[tuple[Tensor, ...]] = ()
     edges: ClassVar[tuple[Tensor, ...]] = ()
-    breaks = ()
     settles = math.inf
     floor = math.nan
     highest = math.inf
