@@ -175,22 +175,18 @@ def _directions(q: Doubled, level: Tensor, multiplicity: Tensor) -> tuple[Tensor
         if len(members) == 1:
             norms.append(none)
             continue
-        apart = part - _repeat(part.sum() / many[index], len(members))
+        apart = part - part.sum() / many[index]
         norm = (apart * apart).sum().sqrt()
         if norm.high <= 16 * EPS * part.high.norm():  # entries that meant to be equal
             norms.append(none)
             continue
         norms.append(norm)
-        within[members] = (apart / _repeat(norm, len(members))).value
+        within[members] = (apart / norm).value
     common = _stack(sums) / many.sqrt()
     along = _stack(norms)
     leaning = (along.high > 0).nonzero().flatten()
     both = zip(common.both, along[leaning].both, strict=True)
     return within, leaning, Doubled(*(torch.cat(pair) for pair in both))
-
-
-def _repeat(value: Doubled, count: int) -> Doubled:
-    return Doubled(value.high.expand(count), value.low.expand(count))
 
 
 def _stack(values: list[Doubled]) -> Doubled:
@@ -218,12 +214,12 @@ def _eigen(squares: Doubled, q: Doubled, multiplicity: Tensor) -> tuple[Doubled,
     value = Doubled.of(torch.zeros(size, dtype=torch.float64))
     for _ in range(4):
         x = Doubled.of(vectors)
-        inner = x - _row((_column(q) * x).sum(0), _column(all_ones))  # (I - 1 q^T) x
-        pulled = _column(squares) * inner
+        inner = x - (q[:, None] * x).sum(0)[None] * all_ones[:, None]  # (I - 1 q^T) x
+        pulled = squares[:, None] * inner
         value = (inner * pulled).sum(0) / (x * x).sum(0)
-        image = pulled - _row((_column(all_ones) * pulled).sum(0), _column(q))
-        residual = (image - _row(value, x)).value
-        gap = (Doubled(value.high[None], value.low[None]) - _column(value)).value
+        image = pulled - (all_ones[:, None] * pulled).sum(0)[None] * q[:, None]
+        residual = (image - value[None] * x).value
+        gap = (value[None] - value[:, None]).value
         overlap = vectors.mT @ vectors - eye
         spread = vectors.mT @ residual
         distinct = gap.abs() > 64 * EPS * EPS
@@ -238,14 +234,6 @@ def _eigen(squares: Doubled, q: Doubled, multiplicity: Tensor) -> tuple[Doubled,
     values = Doubled(*(torch.cat([part[:-1][order], zero]) for part in value.both))
     vectors = torch.cat([vectors[:, :-1][:, order], (ones / ones.norm())[:, None]], 1)
     return values, vectors
-
-
-def _column(x: Doubled) -> Doubled:
-    return Doubled(x.high[:, None], x.low[:, None])
-
-
-def _row(factor: Doubled, of: Doubled) -> Doubled:
-    return Doubled(factor.high[None], factor.low[None]) * of
 
 
 def _partners(left: Tensor, squares: Doubled, q: Doubled, multiplicity: Tensor, roots: Tensor) -> Tensor:
