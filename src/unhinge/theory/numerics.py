@@ -24,6 +24,7 @@ __all__ = [
     "differentiable_time",
     "falling",
     "first_time_below",
+    "levels",
     "log_abs1p",
     "safe_divide",
     "safe_norm",
@@ -108,6 +109,18 @@ def unit_of(*tensors: Tensor | None) -> float:
 def safe_divide(a: Tensor, b: Tensor) -> Tensor:
     """a / b, and 0 where b is 0, for the value and for the gradient."""
     return torch.where(b == 0, 0.0, a / torch.where(b == 0, 1.0, b))
+
+
+def levels(strengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The level of each class, strongest first, and one class of each; strengths that differ by rounding are equal."""
+    order = torch.argsort(strengths, descending=True, stable=True)
+    ranked = strengths[order]
+    # Weights are numbers of the user, rounded once or twice: n_c^(-1/2) squared times n_c is 1 to some 2 eps. Sixteen
+    # is well above that and far below any difference of strengths that is meant (1 / n at least).
+    opens = torch.cat([torch.tensor([True]), ranked[1:] < ranked[:-1] * (1 - 16 * EPS)])
+    level = torch.empty_like(order)
+    level[order] = torch.cumsum(opens, 0) - 1
+    return level, order[opens]
 
 
 def scaled(value: Tensor, log: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ def test_a_sum_over_steps_is_that_of_its_terms(name):
 def test_changes_that_are_too_many_are_not_listed(monkeypatch):
     """A factor near 1 at each step has hundreds of thousands of them: their list costs seconds."""
     shape = Geometric(number(1.0), number(0.9999))
-    monkeypatch.setattr(Geometric, "breaks", property(lambda _: pytest.fail("the list was made")))
+    monkeypatch.setattr(Geometric, "edges", property(lambda _: pytest.fail("the list was made")))
     assert flat_edges(shape, 100) is None
     term = torch.log1p(0.1 * shape.value(torch.arange(50, dtype=F64)))[:, None]
     actual = accumulate(shape, torch.tensor([50]), lambda rate: torch.log1p(0.1 * rate)[:, None])

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.linear.doubled import Doubled, doubled
-from unhinge.theory.numerics import EPS
+from unhinge.theory.numerics import EPS, levels
 
 __all__ = ["PriorSpectrum", "prior_spectrum"]
 
@@ -131,7 +131,7 @@ def prior_spectrum(strengths: list[Decimal], norm: Decimal, prior: list[Decimal]
         beta = doubled([value / top for value in strengths])
         q = doubled([value / total for value in prior])
         unit = torch.tensor(float(top / norm**2), dtype=torch.float64)
-    level, first = _levels(beta.high)
+    level, first = levels(beta.high)
     multiplicity = torch.bincount(level).double()
     within, leaning, small = _directions(q, level, multiplicity)
     squares = Doubled(*(torch.cat([part[first], part[first][leaning]]) for part in beta.both))
@@ -150,16 +150,6 @@ def prior_spectrum(strengths: list[Decimal], norm: Decimal, prior: list[Decimal]
     sigma = (unit * whole.high).sqrt()
     dimensions = torch.cat([spare[poles], torch.ones(len(left), dtype=torch.int64)])
     return PriorSpectrum(sigma, group, level, multiplicity, within, leaning, tied, dimensions, left, right, whole, unit)
-
-
-def _levels(beta: Tensor) -> tuple[Tensor, Tensor]:
-    """Distinct strengths, descending, and one class of each; those that differ by rounding count as equal."""
-    order = torch.argsort(beta, descending=True, stable=True)
-    ranked = beta[order]
-    opens = torch.cat([torch.tensor([True]), ranked[1:] < ranked[:-1] * (1 - 16 * EPS)])
-    level = torch.empty_like(order)
-    level[order] = torch.cumsum(opens, 0) - 1
-    return level, order[opens]
 
 
 def _directions(q: Doubled, level: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor, Doubled]:

@@ -24,7 +24,7 @@ from torch import Tensor
 from unhinge.theory.keeping import kept
 from unhinge.theory.linear.prior import PriorSpectrum
 from unhinge.theory.linear.secular import EXACT_DIGITS, ROOM, SecularRoots, exact_root, in_blocks, solve_secular
-from unhinge.theory.numerics import EPS, safe_sqrt
+from unhinge.theory.numerics import EPS, levels, safe_sqrt
 
 __all__ = [
     "CLASS_WEIGHT_POWERS",
@@ -310,7 +310,8 @@ class ExactSquares:
 def hard_spectrum(counts: Tensor, gamma: Gamma, class_weight: Tensor | str | None) -> HardSpectrum:
     r"""Modes for integer labels with class counts :math:`n_c` and class weights :math:`a_c`."""
     size, beta_all, beta_exact, norm, norm_exact = class_strengths(counts, class_weight)
-    level, beta, members = _levels(beta_all)
+    level, members = levels(beta_all)
+    beta = beta_all[members]
     multiplicity = torch.bincount(level, minlength=len(beta)).double()
     top = beta[0].clone()
     rho = gamma.below * gamma.above / size
@@ -323,7 +324,8 @@ def hard_spectrum(counts: Tensor, gamma: Gamma, class_weight: Tensor | str | Non
     tie_group = torch.full((len(beta),), -1).index_copy(0, poles, torch.arange(len(poles)))
     group = torch.cat([tie_group[level[tied]], len(poles) + torch.arange(len(beta))])
     sigma = torch.cat([scale * (beta[poles] / top).sqrt(), scale * signed_roots, beta.new_zeros(1)])
-    exact = ExactSquares(gamma, size, [beta_exact[i] for i in members], [int(m) for m in multiplicity], norm_exact)
+    distinct = [beta_exact[i] for i in members.tolist()]
+    exact = ExactSquares(gamma, size, distinct, multiplicity.long().tolist(), norm_exact)
     return HardSpectrum(
         sigma=sigma,
         group=group,
@@ -359,19 +361,6 @@ def class_strengths(
             norm = sum((a * n for a, n in zip(weights, numbers, strict=True)), Decimal(0))
         plain = torch.tensor([float(b) for b in beta], dtype=torch.float64)
         return len(numbers), plain, beta, torch.tensor(float(norm), dtype=torch.float64), norm
-
-
-def _levels(beta: Tensor) -> tuple[Tensor, Tensor, list[int]]:
-    """Distinct values, descending; weights that meant equality but were rounded count as equal."""
-    order = torch.argsort(beta, descending=True, stable=True)
-    ranked = beta[order]
-    # Weights are numbers of the user, rounded once or twice: n_c^(-1/2) squared times n_c is 1 to some 2 eps. Sixteen
-    # is well above that and far below any difference of strengths that is meant (1 / n at least).
-    opens = torch.cat([torch.tensor([True]), ranked[1:] < ranked[:-1] * (1 - 16 * EPS)])
-    level = torch.empty_like(order)
-    level[order] = torch.cumsum(opens, 0) - 1
-    members = order[opens].tolist()
-    return level, ranked[opens], members
 
 
 def soft_spectrum(factor: Tensor, gamma: Gamma, class_weight: Tensor | None) -> SoftSpectrum:
