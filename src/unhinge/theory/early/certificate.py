@@ -224,12 +224,12 @@ class Certificate:
 
     def _extend(self, until: float) -> None:
         while self.alive and not self.resting and self.ends < until:
-            if len(self.stretches) >= MOST_BLOCKS or self.ends >= self.mover.farthest:
+            if len(self.stretches) >= MOST_BLOCKS or self.ends >= self.mover.linear.farthest:
                 self.alive = False  # what is beyond is not proved, and is reported so
                 return
             nodes = [self.ends]
-            room = min(self.batch, max(FIRST_BATCH, len(self.stretches) // self.mover.pieces))
-            while len(nodes) <= room and nodes[-1] < min(until, self.mover.farthest):
+            room = min(self.batch, max(FIRST_BATCH, len(self.stretches) // self.mover.linear.pieces))
+            while len(nodes) <= room and nodes[-1] < min(until, self.mover.linear.farthest):
                 nodes.append(self.mover.next(nodes[-1]))
                 if math.isinf(nodes[-1]):
                     break
@@ -265,8 +265,8 @@ class Certificate:
         """One leg between two measured times, block by block: whether all of it was crossed."""
         start, stop, norms = first.time, last.time, first.norms
         self.longest_bias = max(self.longest_bias, norms["shift"])
-        mover, travel = self.mover, self.mover.travel(start, stop)
-        if mover.discrete and stop - start == 1 and not travel.buffered:  # all that follows is for longer legs
+        linear, travel = self.mover.linear, self.mover.travel(start, stop)
+        if linear.discrete and stop - start == 1 and not travel.buffered:  # all that follows is for longer legs
             return self._cross(norms, start, stop)
         now = [self._carried(norms, travel, names) for names in (FROBENIUS, SPECTRAL)]
         moved = [
@@ -274,7 +274,7 @@ class Certificate:
             for (moving, _), buffer in zip(now, self.buffer, strict=True)
         ]
         bulges: dict[str, float] = {}
-        if not (mover.discrete and stop - start == 1):  # one step takes its gradients at its beginning
+        if not (linear.discrete and stop - start == 1):  # one step takes its gradients at its beginning
             whole, narrow = (
                 (row[0] + travel.fade[0] * rest + travel.offset[0], row[1] + travel.fade[1] * rest + travel.offset[1])
                 for row, (_, rest) in zip(moved, now, strict=True)
@@ -284,14 +284,14 @@ class Certificate:
             drift = travel.drift[0] * pull, travel.drift[1] * pull
             displacements = Displacements(whole, narrow if travel.any_norm else whole, drift)
             bulges = self.forcing.bulges(norms, displacements, travel.curve)
-        for low, high in pairwise(mover.edges(start, stop)):
-            final = high - 1 if mover.discrete else high
+        for low, high in pairwise(linear.edges(start, stop)):
+            final = high - 1 if linear.discrete else high
             if final == start:
                 at = norms
-            elif mover.pieces == 1:
+            elif linear.pieces == 1:
                 at = _on_chord(norms, last.norms, bulges, 0.0, 1.0)
             else:
-                shares = mover.share(start, low, stop), mover.share(start, final, stop)
+                shares = linear.share(start, low, stop), linear.share(start, final, stop)
                 at = _on_chord(norms, last.norms, bulges, *shares)
             if not self._cross(at, low, high):
                 return False
@@ -302,14 +302,14 @@ class Certificate:
         """What the modes move, and the rest of the features; with decays and momentum they move together."""
         (a, b), (features, weight, resting) = self.mover.scales, (norms[name] for name in names)
         moving, rest = math.hypot(features / a, weight / b), resting / a
-        return (math.hypot(moving, rest) if travel.fade[0] == 0 and self.mover.decays_rest else moving), rest
+        return (math.hypot(moving, rest) if travel.fade[0] == 0 and self.mover.linear.decays_rest else moving), rest
 
     def _cross(self, at: dict[str, float], start: float, stop: float) -> bool:
         """One block: whether distances were found that the differences cannot leave."""
         block, now = self.mover.block(start, stop), self.now
         distance, bias = now.state.size, now.bias.size
         forces = self.forcing(at, distance, bias, block)
-        if not (self.mover.discrete and stop - start == 1):  # a step takes its gradients at its beginning
+        if not (self.mover.linear.discrete and stop - start == 1):  # a step takes its gradients at its beginning
             for _ in range(40):  # each round raises the guess by a thousandth at least, so that rounding cannot stop it
                 reached = block.state.highest(now.state, forces[0])
                 other = block.bias.highest(now.bias, forces[1])

@@ -102,30 +102,13 @@ class Travel:
 
 
 class Mover(Protocol):
-    """`next(start)` ends the leg that begins at `start`; infinite once nothing moves any more. A leg is crossed in
-    about `pieces` blocks."""
+    """`next(start)` ends the leg that begins at `start`; infinite once nothing moves any more."""
 
+    @property
+    def linear(self) -> Linear: ...
     @property
     def scales(self) -> tuple[float, float]: ...
-    @property
-    def discrete(self) -> bool: ...
-    @property
-    def decays_rest(self) -> bool:
-        """Whether the part of the features outside the modes moves too."""
-
-    @property
-    def farthest(self) -> float:
-        """The time up to which the rates are followed."""
-
-    @property
-    def pieces(self) -> int: ...
     def next(self, start: float) -> float: ...
-    def edges(self, start: float, stop: float) -> list[float]:
-        """Where the blocks of a leg begin and end."""
-
-    def share(self, start: float, middle: float, stop: float) -> float:
-        """How far along the chord of a leg from `start` to `stop` the time `middle` lies, if there are pieces."""
-
     def block(self, start: float, stop: float) -> Block: ...
     def travel(self, start: float, stop: float) -> Travel: ...
 
@@ -140,6 +123,7 @@ class Linear:
     discrete: bool
     steepness: float  # largest second derivative of the loss in the biases
     softness: float  # at most the smallest one at zero: Var_q(u) >= min(q) |u|^2 for all u that sum to zero
+    chords: bool = True  # whether legs are crossed in pieces; towards fixed prototypes they are not
 
     @cached_property
     def peaks(self) -> tuple[float, float]:
@@ -165,11 +149,17 @@ class Linear:
 
     @cached_property
     def pieces(self) -> int:
-        """Where the generator only changes its length, and steps do not, the path is close to a chord in the integral
-        of the rate."""
-        return PIECES if self.together and (self.even or not self.discrete) else 1
+        """About how many blocks a leg is crossed in: where the generator only changes its length, and steps do not,
+        the path is close to a chord in the integral of the rate."""
+        return PIECES if self.chords and self.together and (self.even or not self.discrete) else 1
+
+    @property
+    def decays_rest(self) -> bool:
+        """Whether the part of the features outside the modes moves too."""
+        return self.decays[0] > 0
 
     def share(self, start: float, middle: float, stop: float) -> float:
+        """How far along the chord of a leg from `start` to `stop` the time `middle` lies, if there are pieces."""
         if self.discrete or self.even:
             return (middle - start) / (stop - start)
         whole = self.clocks(start, stop)[0]
@@ -302,39 +292,17 @@ class PlainMover:
     def scales(self) -> tuple[float, float]:
         return self.linear.scales
 
-    @property
-    def farthest(self) -> float:
-        return self.linear.farthest
-
-    @property
-    def discrete(self) -> bool:
-        return self.linear.discrete
-
-    @property
-    def decays_rest(self) -> bool:
-        return self.linear.decays[0] > 0
-
-    @property
-    def pieces(self) -> int:
-        return self.linear.pieces
-
-    def edges(self, start: float, stop: float) -> list[float]:
-        return self.linear.edges(start, stop)
-
-    def share(self, start: float, middle: float, stop: float) -> float:
-        return self.linear.share(start, middle, stop)
-
     def next(self, start: float) -> float:
         return self.linear.next(start, 1.0)
 
     def block(self, start: float, stop: float) -> Block:
-        if not (self.linear.even and self.discrete):
+        if not (self.linear.even and self.linear.discrete):
             return self._block(start, stop)
         known = self.blocks.get(stop - start)
         return self.blocks.setdefault(stop - start, self._block(0.0, stop - start)) if known is None else known
 
     def travel(self, start: float, stop: float) -> Travel:
-        if not (self.linear.even and self.discrete):
+        if not (self.linear.even and self.linear.discrete):
             return self._travel(start, stop)
         known = self.travels.get(stop - start)
         return self.travels.setdefault(stop - start, self._travel(0.0, stop - start)) if known is None else known
@@ -413,27 +381,11 @@ class AnchoredMover:
     pull: float  # norm of the constant pull on the features
 
     @property
-    def farthest(self) -> float:
-        return self.linear.farthest
-
-    @property
     def scales(self) -> tuple[float, float]:
         rate_h, rate_w = self.linear.peaks
         if rate_h > 0 and rate_w > 0:
             return math.sqrt(rate_h), math.sqrt(rate_w)
         return max(math.sqrt(rate_h), math.sqrt(TINY)), 1.0
-
-    @property
-    def discrete(self) -> bool:
-        return False
-
-    @property
-    def decays_rest(self) -> bool:
-        return self.linear.decays[0] > 0
-
-    @property
-    def pieces(self) -> int:
-        return 1
 
     def next(self, start: float) -> float:
         """Even blocks on a logarithmic scale: the path is a straight line, or bends with the decay."""
@@ -455,12 +407,6 @@ class AnchoredMover:
     def _longest(self) -> float:
         decay = max(self.linear.decays)
         return self._unit / (4 * decay) if decay > 0 else math.inf
-
-    def edges(self, start: float, stop: float) -> list[float]:
-        return [start, stop]
-
-    def share(self, start: float, middle: float, stop: float) -> float:
-        return 0.0  # never asked: there are no pieces
 
     def block(self, start: float, stop: float) -> Block:
         (a, b), (clock_h, clock_w) = self.scales, self.linear.clocks(start, stop)
@@ -493,30 +439,8 @@ class MomentumMover:
     options: Momentum
 
     @property
-    def farthest(self) -> float:
-        return self.linear.farthest
-
-    @property
     def scales(self) -> tuple[float, float]:
         return self.linear.scales if self.linear.together else (1.0, 1.0)
-
-    @property
-    def discrete(self) -> bool:
-        return True
-
-    @property
-    def decays_rest(self) -> bool:
-        return self.linear.decays[0] > 0
-
-    @property
-    def pieces(self) -> int:
-        return self.linear.pieces
-
-    def edges(self, start: float, stop: float) -> list[float]:
-        return self.linear.edges(start, stop)
-
-    def share(self, start: float, middle: float, stop: float) -> float:
-        return self.linear.share(start, middle, stop)
 
     def next(self, start: float) -> float:
         return 1.0 if start == 0 else self.linear.next(start, 1 / (1 - self.options.factor))

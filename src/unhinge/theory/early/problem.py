@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -132,7 +132,7 @@ class Linearized:
         """Gradient flow of features, prototypes and biases; arguments as in :meth:`LayerPeeled.flow`."""
         schedules = rate_pair(lr)
         path = self.problem.flow(features, weight, bias, lr=self._scaled(schedules))
-        return self._free(path, PlainMover(self._linear(schedules, discrete=False)))
+        return self._early(path, self._certificate(path, PlainMover(self._linear(schedules, discrete=False))))
 
     def descent(
         self,
@@ -152,7 +152,8 @@ class Linearized:
         )
         linear = self._linear(schedules, discrete=True)
         options = Momentum(momentum, dampening, nesterov, decoupled)
-        return self._free(path, MomentumMover(linear, options) if momentum else PlainMover(linear))
+        mover = MomentumMover(linear, options) if momentum else PlainMover(linear)
+        return self._early(path, self._certificate(path, mover))
 
     def anchored(
         self, features: Matrix | Summary, weight: Matrix, bias: Vector | None = None, lr: Rate = 0.1
@@ -165,13 +166,12 @@ class Linearized:
         """
         schedules = rate_pair(lr)
         path = self.problem.anchored(features, weight, bias, lr=self._scaled(schedules))
-        linear = self._linear(schedules, discrete=False)
+        linear = self._linear(schedules, discrete=False, chords=False)
         certificate = None
         if path.biases is None or linear.together or schedules[1].peak.item() == 0:
-            certificate = self._anchored_certificate(
-                path, AnchoredMover(linear, self.scale.item() * path.unit * path.pull.norm().item())
-            )
-        return self._early(path, certificate, discrete=False)
+            mover = AnchoredMover(linear, self.scale.item() * path.unit * path.pull.norm().item())
+            certificate = self._certificate(path, mover)
+        return self._early(path, certificate)
 
     def kernel_flow(
         self, features: Matrix, weight: Matrix, kernel: Kernel, lr: Rate = 0.1, bias: Vector | None = None
@@ -183,14 +183,14 @@ class Linearized:
         """
         schedules = rate_pair(lr)
         path = self.problem.kernel_flow(features, weight, kernel, self._scaled(schedules), bias)
-        return self._early(path, None, discrete=False)
+        return self._early(path, None)
 
     # ---- assembly ----------------------------------------------------------------------------------------------------
 
     def _scaled(self, schedules: tuple[Schedule, Schedule]) -> tuple[Schedule, Schedule]:
         return schedules[0] * self.scale, schedules[1] * self.scale
 
-    def _linear(self, schedules: tuple[Schedule, Schedule], discrete: bool) -> Linear:
+    def _linear(self, schedules: tuple[Schedule, Schedule], discrete: bool, chords: bool = True) -> Linear:
         weights = self._weights
         return Linear(
             schedules=schedules,
@@ -199,9 +199,10 @@ class Linearized:
             discrete=discrete,
             steepness=weights.total * self.shape.curvature(math.inf),
             softness=weights.total * self.shape.diagonal.min().item() * (1 - 1e-12),
+            chords=chords,
         )
 
-    def _early(self, path: Path, certificate: Certificate | None, discrete: bool) -> EarlyPath:
+    def _early(self, path: Path, certificate: Certificate | None) -> EarlyPath:
         share = self._reweight * self.problem.example_weight * self.problem.counts  # (C,), of each label in the mean
         if isinstance(self.problem.targets, HardTargets):
             share = (1 - self._smoothing) * share + self._smoothing / self.num_classes
@@ -209,7 +210,7 @@ class Linearized:
             linear=path,
             scale=self.scale,
             base=(share @ self.shape.values).item(),
-            discrete=discrete,
+            discrete=path.discrete,
             certificate=certificate,
         )
 
@@ -262,31 +263,25 @@ class Linearized:
         targets = self.problem.targets
         return targets.basis.double().cpu() if isinstance(targets, SoftTargets) and not weights.equal else None
 
-    def _free(self, path: LinearPath, mover: Mover) -> EarlyPath:
-        biases = path.biases is not None
-        weights = self._weights
-        measured = _FreeNorms(path, weights, self.shape, self._alpha, self._leaning(weights))
-        # per node the largest array of `measure` is (rows, classes) or (rows, columns)
-        wide = self.num_classes * max(path.start.weight.shape[-1], self.num_classes)
-        certificate = Certificate(
+    def _certificate(self, path: LinearPath | AnchoredPath, mover: Mover) -> Certificate:
+        weights, biases, batch = self._weights, path.biases is not None, BATCH
+        known = weights, self.shape, self._alpha, self._leaning(weights)
+        if isinstance(path, AnchoredPath):
+            measured: _AnchoredNorms | _FreeNorms = _AnchoredNorms(path, *known)
+        else:
+            measured = _FreeNorms(path, *known)
+            # per node the largest array of `measure` is (rows, classes) or (rows, columns)
+            wide = self.num_classes * max(path.start.weight.shape[-1], self.num_classes)
+            batch = max(1, min(BATCH, NUMBERS_AT_ONCE // wide))
+        return Certificate(
             mover,
-            Forcing(self.shape, weights, mover.scales, biases),
+            Forcing(self.shape, weights, mover.scales, biases, convex=isinstance(path, AnchoredPath)),
             measured,
-            measured.log_norm,
+            partial(_log_norm, path),
             self.scale.item() * self.problem.bias_drive.norm().item() if biases else 0.0,
             self.decays[1].item() if biases else 0.0,
-            max(1, min(BATCH, NUMBERS_AT_ONCE // wide)),
+            batch,
         )
-        return self._early(path, certificate, mover.discrete)
-
-    def _anchored_certificate(self, path: AnchoredPath, mover: AnchoredMover) -> Certificate:
-        biases = path.biases is not None
-        weights = self._weights
-        measured = _AnchoredNorms(path, weights, self.shape, self._alpha, self._leaning(weights))
-        drive = self.scale.item() * self.problem.bias_drive.norm().item() if biases else 0.0
-        forcing = Forcing(self.shape, weights, mover.scales, biases, convex=True)
-        decay = self.decays[1].item() if biases else 0.0
-        return Certificate(mover, forcing, measured, measured.log_norm, drive, decay)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -316,9 +311,6 @@ class _FreeNorms:
                 *(state.rows, state.weight, state.bias, state.keep, self.residuals, self.weights),
                 *(loss.diagonal, loss.vector, loss.centered),
             )
-
-    def log_norm(self, moments: Tensor) -> Tensor:
-        return _log_norm(self.path, moments)
 
 
 def _log_norm(path: LinearPath | AnchoredPath, moments: Tensor) -> Tensor:
@@ -364,9 +356,6 @@ class _AnchoredNorms:
                 weight.expand(len(moments), *weight.shape),
                 *(bias, keep, self.residuals, self.weights, loss.diagonal, loss.vector, loss.centered),
             )
-
-    def log_norm(self, moments: Tensor) -> Tensor:
-        return _log_norm(self.path, moments)
 
 
 class EarlyCrossEntropy(Linearized):
