@@ -20,7 +20,7 @@ from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.momentum import MomentumSymbol, stalled
 from unhinge.theory.linear.summary import streamed_away
 from unhinge.theory.linear.symbols import Symbol
-from unhinge.theory.numerics import CHUNK, EPS, NOISE, safe_divide, safe_norm, widened
+from unhinge.theory.numerics import CHUNK, EPS, NOISE, safe_divide, safe_norm, spanned, widened
 from unhinge.theory.path import collapse_of_states, concatenated, described, in_pieces, passages, share_of
 from unhinge.theory.schedules import Schedule, steady_rate
 from unhinge.theory.state import State
@@ -113,9 +113,8 @@ class AnchoredPath:
                 "Ask direction() for the limit of H/|H|, or set feature_decay."
             )
         zero = torch.zeros_like(decay)
-        keep, push = (
-            (zero + 1, zero) if decay.item() == 0 else (zero, self.symbol.rest(decay))
-        )  # the start stays, or the pull wins
+        # the start stays, or the pull wins
+        keep, push = (zero + 1, zero) if decay.item() == 0 else (zero, self.symbol.rest(decay))
         bias = None if self.biases is None else self.biases.limit().to(self.like)
         return State(self._assemble(keep, push, self.unit), self._weight, bias)
 
@@ -173,12 +172,11 @@ class AnchoredPath:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
         moments = self._times(time)
         if not isinstance(self.targets, HardTargets | None):  # soft labels: the classes are those of the most probable
-            states = collapse_of_states(self, moments, self.labels, len(self.weight))
+            states = collapse_of_states(self.at, moments, self.labels, len(self.weight))
             return concatenated(states, moments, like=self.like)
         roots = self.counts.double().sqrt()[:, None]
         stacked = torch.cat([self.rows, self.pull, self.weight]).double().cpu()
-        basis = torch.linalg.qr(stacked.mT)[0] if stacked.shape[0] < stacked.shape[1] else None
-        small = stacked if basis is None else stacked @ basis
+        small, basis = spanned(stacked)
         rows, pull, weight = small.split([len(self.rows), len(self.pull), len(self.weight)])
         size = self.counts.sum().double()
         within = None

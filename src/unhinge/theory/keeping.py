@@ -154,7 +154,7 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor], memo: dict[int, Any]
         parts = list(after.values())
         result = type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     else:
-        result = object.__new__(type(value))  # frozen dataclasses among them: nothing is computed outputs_again
+        result = object.__new__(type(value))  # frozen dataclasses among them: nothing is computed again
         result.__dict__.update(after)
     memo[id(value)] = result
     return result

@@ -30,6 +30,7 @@ __all__ = [
     "safe_norm",
     "safe_sqrt",
     "scaled",
+    "spanned",
     "unit_of",
     "widened",
 ]
@@ -109,6 +110,12 @@ def unit_of(*tensors: Tensor | None) -> float:
 def safe_divide(a: Tensor, b: Tensor) -> Tensor:
     """a / b, and 0 where b is 0, for the value and for the gradient."""
     return torch.where(b == 0, 0.0, a / torch.where(b == 0, 1.0, b))
+
+
+def spanned(rows: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Rows (r, p) in an orthonormal basis of their span, and that basis (p, r); as they are, and None, unless r < p."""
+    basis = torch.linalg.qr(rows.mT)[0] if rows.shape[0] < rows.shape[1] else None
+    return (rows if basis is None else rows @ basis), basis
 
 
 def levels(strengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -270,6 +277,8 @@ def _foreseen(
 
 def differentiable_time(measured: Callable[[Tensor], Tensor], time: float) -> Tensor:
     """`time` with its derivative in all that `measured` depends on: one Newton step, which leaves the value alone."""
+    if not torch.is_grad_enabled() or not math.isfinite(time) or time == 0:
+        return torch.tensor(time, dtype=torch.float64)
     moment = torch.tensor(time, dtype=torch.float64, requires_grad=True)
     now = measured(moment.detach())
     if not now.requires_grad or now.item() == 0:  # nothing to differentiate; or it jumps to zero, at a time of its own

@@ -132,15 +132,15 @@ class Path(Protocol):
 # ---- times and pieces of them ----------------------------------------------------------------------------------------
 
 
-def in_pieces(question: Callable[[Tensor], Tensor], moments: Tensor, size: int, chunk: int = CHUNK) -> Tensor:
-    """`question` of any number of times, asked for so many at once that about `chunk` numbers are held.
+def in_pieces(question: Callable[[Tensor], Tensor], moments: Tensor, size: int) -> Tensor:
+    """`question` of any number of times, asked for so many at once that about `CHUNK` numbers are held.
 
     Arguments:
         question: From times (m,) to answers (m, ...).
         moments: Times of any shape.
         size: The numbers that one time needs.
     """
-    pieces = [question(piece) for piece in moments.reshape(-1).split(max(1, chunk // max(1, size)))]
+    pieces = [question(piece) for piece in moments.reshape(-1).split(max(1, CHUNK // max(1, size)))]
     answers = torch.cat(pieces)
     return answers.reshape((*moments.shape, *answers.shape[1:]))
 
@@ -155,11 +155,13 @@ def concatenated(parts: list[dict[str, Tensor]], moments: Tensor, like: Tensor) 
     return {key: torch.cat([part[key] for part in parts]).reshape(moments.shape).to(like) for key in parts[0]}
 
 
-def collapse_of_states(path: Path, moments: Tensor, labels: Tensor, num_classes: int) -> list[dict[str, Tensor]]:
+def collapse_of_states(
+    state_at: Callable[[Tensor], State], moments: Tensor, labels: Tensor, num_classes: int
+) -> list[dict[str, Tensor]]:
     """Measures of one state after the other, where a path knows no shorter way: each example may differ."""
     asked = moments.reshape(-1)
     some = asked if len(asked) else torch.zeros(1, dtype=asked.dtype)  # no times have measures too, of shape (0,)
-    measures = [collapse_of_state(path.at(moment), labels, num_classes) for moment in some]
+    measures = [collapse_of_state(state_at(moment), labels, num_classes) for moment in some]
     return [{key: value[None][: len(asked)] for key, value in measure.items()} for measure in measures]
 
 
@@ -178,7 +180,6 @@ def passages(
     measured: Callable[[Tensor], Tensor],
     ends: float | None,
     discrete: bool,
-    differentiable: bool = True,
     speed: float = math.inf,
 ) -> Tensor:
     """The first time at which `measured` is at most each distance, in the shape of `distance`; infinite if never.
@@ -189,25 +190,16 @@ def passages(
         speed: What it cannot fall faster than, per unit of time.
     """
     horizon = horizon_of(ends, discrete)
-    return first_passages(
-        distance, lambda wanted: first_time(measured, wanted, horizon, discrete, differentiable, speed)
-    )
+    return first_passages(distance, lambda wanted: first_time(measured, wanted, horizon, discrete, speed))
 
 
 def first_time(
-    measured: Callable[[Tensor], Tensor],
-    wanted: float,
-    horizon: float,
-    discrete: bool,
-    differentiable: bool = True,
-    speed: float = math.inf,
+    measured: Callable[[Tensor], Tensor], wanted: float, horizon: float, discrete: bool, speed: float = math.inf
 ) -> Tensor:
     """The first time at which `measured` is at most `wanted`, with its gradient where time is continuous."""
     with torch.no_grad():
         time = first_time_below(measured, wanted, horizon, discrete, speed)
-    if not differentiable or not torch.is_grad_enabled() or discrete or not math.isfinite(time) or time == 0:
-        return torch.tensor(time, dtype=torch.float64)
-    return differentiable_time(measured, time)
+    return torch.tensor(time, dtype=torch.float64) if discrete else differentiable_time(measured, time)
 
 
 def first_passages(distance: Time, first: Callable[[float], Tensor]) -> Tensor:

@@ -32,9 +32,8 @@ __all__ = ["UPWARDS", "AnchoredMover", "Block", "Difference", "Linear", "Momentu
 
 FINE = 0.02  # inside a block the path moves by at most two percent of itself
 PIECES = 5  # blocks between two times at which the path is measured, where it keeps close to a chord
-FIRST = (
-    1 / 64
-)  # blocks start at this part of their full length, so that the first moments are not bounded by later ones
+# Blocks start at this part of their full length, so that the first moments are not bounded by later ones.
+FIRST = 1 / 64
 FAR = 300.0  # turns and fades are cut here: the bounds made of their exponentials are beyond all use, and stay finite
 UPWARDS = 1 + 1e-9  # far above the rounding of some thousand operations
 LEAST_SWING = 1e-6  # of a squared sine computed as 1 - x^2: its rounding stays below that of UPWARDS

@@ -27,6 +27,7 @@ from unhinge.theory.linear.momentum import Momentum
 from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.linear.spectrum import CLASS_WEIGHT_POWERS
 from unhinge.theory.linear.summary import Summary
+from unhinge.theory.numerics import spanned
 from unhinge.theory.path import Path
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.schedules import Schedule, rate_pair
@@ -332,9 +333,7 @@ class _AnchoredNorms:
     def small(self) -> tuple[Tensor, Tensor | None]:
         """Rows, pull and prototypes in the directions they span, and those directions if they are fewer than p."""
         path = self.path
-        stacked = torch.cat([path.rows, path.pull, path.weight]).detach().to("cpu", torch.float64) * path.unit
-        basis = torch.linalg.qr(stacked.mT)[0] if stacked.shape[0] < stacked.shape[1] else None
-        return (stacked if basis is None else stacked @ basis), basis
+        return spanned(torch.cat([path.rows, path.pull, path.weight]).detach().to("cpu", torch.float64) * path.unit)
 
     @cached_property
     def residuals(self) -> Residuals:

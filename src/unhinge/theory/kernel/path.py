@@ -239,7 +239,7 @@ class KernelPath:
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
         moments = check_times(time)
-        parts = collapse_of_states(self, moments, self.labels, len(self.weight))
+        parts = collapse_of_states(self.at, moments, self.labels, len(self.weight))
         return concatenated(parts, moments, like=self.features)
 
     def plot(self, times: Time | None = None) -> Figure:

@@ -27,7 +27,7 @@ from unhinge.theory.linear.propagators import Propagator
 from unhinge.theory.linear.spectrum import Spectrum
 from unhinge.theory.linear.start import Start
 from unhinge.theory.linear.summary import streamed_away
-from unhinge.theory.numerics import CHUNK, safe_norm, scaled, widened
+from unhinge.theory.numerics import CHUNK, safe_norm, scaled, spanned, widened
 from unhinge.theory.path import (
     collapse_of_states,
     concatenated,
@@ -264,7 +264,7 @@ class LinearPath:
         moments = self.propagator.times(time)
         if not isinstance(self.start.targets, HardTargets | None):
             # soft labels: the classes are those of the most probable label, so the states themselves are needed
-            parts = collapse_of_states(self, moments, self.labels, len(self.start.weight))
+            parts = collapse_of_states(self.at, moments, self.labels, len(self.start.weight))
         else:
             pieces = moments.reshape(-1).split(max(1, CHUNK // self._collapse_size()))
             parts = [self._collapse(piece) for piece in pieces]
@@ -364,11 +364,7 @@ class LinearPath:
         """x, y and the untouched prototypes in an orthonormal basis of their span, and that basis (p, q) if q < p."""
         start = self.start
         aside = start.x.new_zeros(0, start.x.shape[1]) if start.aside is None else start.aside
-        stacked = torch.cat([start.x, start.y, aside]).to("cpu", torch.float64)
-        basis = None
-        if stacked.shape[0] < stacked.shape[1]:
-            basis = torch.linalg.qr(stacked.mT)[0]
-            stacked = stacked @ basis
+        stacked, basis = spanned(torch.cat([start.x, start.y, aside]).to("cpu", torch.float64))
         count = len(start.x)
         return stacked[:count], stacked[count : 2 * count], stacked[2 * count :], basis
 

@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from unhinge.theory.collapse import collapse_of_state
 from unhinge.theory.keeping import kept
 from unhinge.theory.learned import learned
 from unhinge.theory.numerics import CHUNK, LAST_STEP, differentiable_time, safe_norm, widened
-from unhinge.theory.path import concatenated, described, first_passages, first_time, horizon_of, in_pieces
+from unhinge.theory.path import (
+    collapse_of_states,
+    concatenated,
+    described,
+    first_passages,
+    first_time,
+    horizon_of,
+    in_pieces,
+)
 from unhinge.theory.schedules import Constant, Cosine, Exponential, Geometric, Piecewise, Shape, Warmup, steady_rate
 from unhinge.theory.sphere.motion import WIDTH, Motion, Position, SphereDescent, final_rate
 from unhinge.theory.sphere.planes import Planes
@@ -239,19 +246,16 @@ class SphericalPath:
         """Neural-collapse measures of the features: see :func:`unhinge.theory.collapse.collapse_measures`."""
         moments, classes = self.motion.times(time), len(self.weight)
         check_counts(torch.bincount(self.labels, minlength=classes))
-        asked = moments.reshape(-1)
-        some = asked if len(asked) else torch.zeros(1, dtype=asked.dtype)  # no times have measures too, of shape (0,)
         weight = widened(self.weight).cpu()
         weight = weight / weight.detach().abs().max()
-        parts = []
-        for moment in some:
+
+        def scaled_state(moment: Tensor) -> State:
             position = self.motion.position(moment)
             # Measures do not depend on the two scales: features without what they share, in units of the longest.
             size = position.size / position.size.detach().max()
-            state = State(self._planes.assemble(size * position.cos, size * position.sin), weight)
-            measures = collapse_of_state(state, self.labels, classes)
-            parts.append({key: value[None][: len(asked)] for key, value in measures.items()})
-        return concatenated(parts, moments, like=self.features)
+            return State(self._planes.assemble(size * position.cos, size * position.sin), weight)
+
+        return concatenated(collapse_of_states(scaled_state, moments, self.labels, classes), moments, self.features)
 
     def plot(self, times: Time | None = None) -> Figure:
         """Distance, norms, loss and accuracy over time, as a matplotlib figure."""
@@ -365,8 +369,6 @@ class SphericalPath:
 
         with torch.no_grad():
             time = _first_time_of_fall(measured, wanted, horizon_of(self._settles if self._stops else None, False))
-        if not torch.is_grad_enabled() or not math.isfinite(time) or time == 0:
-            return torch.tensor(time, dtype=torch.float64)
         return differentiable_time(measured, time)
 
     def _step_to(self, motion: SphereDescent, wanted: float) -> float:
@@ -395,7 +397,7 @@ class SphericalPath:
         def measured(steps: Tensor) -> Tensor:
             return _chords(motion, motion.times(steps))
 
-        return first_time(measured, wanted, horizon, True, differentiable=False).item()
+        return first_time(measured, wanted, horizon, discrete=True).item()
 
     def _checked(self, step: float, wanted: float) -> float:
         """The step itself where a search that starts anew from time to time was off by one, through rounding."""

@@ -84,7 +84,7 @@ class Spherical:
             lr: A rate, a :class:`Schedule` or a function of time.
             rescaled: Multiply the loss gradient of each example by :math:`\|h\|` (the decay is not rescaled).
         """
-        return durable(Spherical._flow, self, self._start(features), _schedule(lr), rescaled)
+        return durable(Spherical._solved, self, SphereFlow, self._start(features), _schedule(lr), rescaled)
 
     def descent(self, features: Matrix, lr: OneRate = 0.1, rescaled: bool = False) -> SphericalPath:
         r"""The iterates of gradient descent on the features: ``at(k)`` is the state after k steps, step k uses
@@ -92,7 +92,7 @@ class Spherical:
 
         Arguments are those of :meth:`flow`. Steps of any size are right, those that cross the target included.
         """
-        return durable(Spherical._descent, self, self._start(features), _schedule(lr), rescaled)
+        return durable(Spherical._solved, self, SphereDescent, self._start(features), _schedule(lr), rescaled)
 
     def _start(self, features: Matrix) -> Tensor:
         start = as_tensors({"weight": self.weight, "features": features})[1]
@@ -100,14 +100,10 @@ class Spherical:
         check_alike(features=start, weight=self.weight)
         return start
 
-    def _flow(self, start: Tensor, schedule: Schedule, rescaled: bool) -> SphericalPath:
-        planes = find_planes(start, self.pulls)
-        motion = SphereFlow(planes, schedule, self.feature_decay, 1 if rescaled else 2)
-        return SphericalPath(start, self.weight, motion)
-
-    def _descent(self, start: Tensor, schedule: Schedule, rescaled: bool) -> SphericalPath:
-        planes = find_planes(start, self.pulls)
-        motion = SphereDescent(planes, schedule, self.feature_decay, 1 if rescaled else 2)
+    def _solved(
+        self, kind: type[SphereFlow] | type[SphereDescent], start: Tensor, schedule: Schedule, rescaled: bool
+    ) -> SphericalPath:
+        motion = kind(find_planes(start, self.pulls), schedule, self.feature_decay, 1 if rescaled else 2)
         return SphericalPath(start, self.weight, motion)
 
 
