@@ -1,4 +1,4 @@
-"""What every network here is: a body that makes features, and a head that makes logits of them."""
+"""What every network here is: a body that makes features, a head that makes logits of them, and their parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, overload
 
 from torch import Tensor, nn
 
-__all__ = ["Classifier", "Head", "make_head"]
+__all__ = ["Classifier", "Head", "conv", "conv_norm_relu", "initialize", "make_head"]
 
 # A module from (b, p) to (b, C), or a function of (p, C) that makes one, such as a head's class.
 Head = nn.Module | Callable[[int, int], nn.Module]
@@ -70,3 +70,20 @@ def make_head(head: Head | None, feature_dim: int, num_classes: int) -> nn.Modul
             "Pass a function of (in_features, num_classes), such as the head's class, and it will fit."
         )
     return made
+
+
+def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias: the batch norm that always follows would take it away again."""
+    return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+
+
+def conv_norm_relu(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> list[nn.Module]:
+    """A convolution, batch norm and ReLU."""
+    return [conv(inputs, outputs, size, stride), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+
+
+def initialize(body: nn.Module) -> None:
+    """Normal weights of variance 2 / (outputs x kernel area): He et al. 2015 by fan-out, as torchvision has it."""
+    for module in body.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

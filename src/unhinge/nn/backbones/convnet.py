@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from unhinge.nn.backbones.body import conv_norm_relu, initialize
+
 __all__ = ["ConvBody"]
 
 
@@ -29,17 +31,11 @@ class ConvBody(nn.Module):
         inputs = in_channels
         for stage in range(3):
             outputs = width << stage
-            layers += [
-                nn.Conv2d(inputs, outputs, 3, stride=1 if stage == 0 else 2, padding=1, bias=False),
-                nn.BatchNorm2d(outputs),
-                nn.ReLU(inplace=True),
-            ]
+            layers += conv_norm_relu(inputs, outputs, stride=1 if stage == 0 else 2)
             inputs = outputs
         self.layers = nn.Sequential(*(layers if last_relu else layers[:-1]))
         self.feature_dim = inputs
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialize(self)
 
     def forward(self, images: Tensor) -> Tensor:
         maps: Tensor = self.layers(images)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from unhinge.nn.backbones.body import conv_norm_relu, initialize
+
 __all__ = ["GlyphBody"]
 
 
@@ -33,19 +35,13 @@ class GlyphBody(nn.Module):
         layers: list[nn.Module] = []
         inputs, side = in_channels, image_size
         for outputs, stride in ((width, 2), (2 * width, 2), (3 * width, 1), (5 * width, 2)):
-            layers += [
-                nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
-                nn.BatchNorm2d(outputs),
-                nn.ReLU(inplace=True),
-            ]
+            layers += conv_norm_relu(inputs, outputs, stride=stride)
             inputs, side = outputs, -(-side // stride)
         self.feature_dim = 8 * width
         layers += [nn.Flatten(), nn.Linear(inputs * side * side, self.feature_dim, bias=False)]
         layers += [nn.BatchNorm1d(self.feature_dim, affine=False)]
         self.layers = nn.Sequential(*layers, *([nn.ReLU(inplace=True)] if last_relu else []))
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialize(self)
 
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.layers(images)

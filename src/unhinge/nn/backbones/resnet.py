@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unhinge.nn.backbones.body import conv, conv_norm_relu, initialize
+
 __all__ = ["BasicBlock", "Bottleneck", "ResNetBody", "deep_body", "thin_body"]
 
 
@@ -22,9 +24,9 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int, shortcut: str = "B", last_relu: bool = True) -> None:
         super().__init__()
-        self.conv1 = _conv(inputs, width, 3, stride)
+        self.conv1 = conv(inputs, width, 3, stride)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _conv(width, width, 3)
+        self.conv2 = conv(width, width, 3)
         self.bn2 = nn.BatchNorm2d(width)
         self.shortcut = _shortcut(inputs, width, stride, shortcut)
         self.last_relu = last_relu
@@ -42,11 +44,11 @@ class Bottleneck(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int, shortcut: str = "B", last_relu: bool = True) -> None:
         super().__init__()
-        self.conv1 = _conv(inputs, width, 1)
+        self.conv1 = conv(inputs, width, 1)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _conv(width, width, 3, stride)
+        self.conv2 = conv(width, width, 3, stride)
         self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = _conv(width, 4 * width, 1)
+        self.conv3 = conv(width, 4 * width, 1)
         self.bn3 = nn.BatchNorm2d(4 * width)
         self.shortcut = _shortcut(inputs, 4 * width, stride, shortcut)
         self.last_relu = last_relu
@@ -105,7 +107,7 @@ class ResNetBody(nn.Module):
                 inputs = (width << stage) * block.expansion
         self.blocks = nn.Sequential(*blocks)
         self.feature_dim = inputs
-        _initialize(self)
+        initialize(self)
 
     def forward(self, images: Tensor) -> Tensor:
         maps: Tensor = self.blocks(self.stem(images))
@@ -126,8 +128,10 @@ def deep_body(
         raise ValueError(f"these networks have 18, 34 or 50 layers, got {depth}.")
     block: type[BasicBlock] | type[Bottleneck] = Bottleneck if depth == 50 else BasicBlock
     depths = (2, 2, 2, 2) if depth == 18 else (3, 4, 6, 3)
-    stem = _large_stem(in_channels, width) if large_images else _small_stem(in_channels, width)
-    return ResNetBody(stem, block, depths, width, "B", last_relu)
+    stem = conv_norm_relu(in_channels, width, *((7, 2) if large_images else (3, 1)))
+    if large_images:
+        stem.append(nn.MaxPool2d(3, stride=2, padding=1))
+    return ResNetBody(nn.Sequential(*stem), block, depths, width, "B", last_relu)
 
 
 def thin_body(
@@ -142,26 +146,8 @@ def thin_body(
     """
     if depth < 8 or depth % 6 != 2:
         raise ValueError(f"these networks have 6 n + 2 layers: 8, 14, 20, 32, 44, 56, 110; got {depth}.")
-    stem = _small_stem(in_channels, width, early_stride)
+    stem = nn.Sequential(*conv_norm_relu(in_channels, width, stride=early_stride))
     return ResNetBody(stem, BasicBlock, ((depth - 2) // 6,) * 3, width, "A", last_relu)
-
-
-def _small_stem(in_channels: int, width: int, stride: int = 1) -> nn.Module:
-    return nn.Sequential(_conv(in_channels, width, 3, stride), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
-
-
-def _large_stem(in_channels: int, width: int) -> nn.Module:
-    return nn.Sequential(
-        _conv(in_channels, width, 7, 2),
-        nn.BatchNorm2d(width),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(3, stride=2, padding=1),
-    )
-
-
-def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    # No bias: the batch norm that always follows would take it away again.
-    return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
 def _shortcut(inputs: int, outputs: int, stride: int, kind: str) -> nn.Module:
@@ -169,11 +155,4 @@ def _shortcut(inputs: int, outputs: int, stride: int, kind: str) -> nn.Module:
         return nn.Identity()
     if kind == "A":
         return _PadShortcut(inputs, outputs, stride)
-    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
-
-
-def _initialize(body: nn.Module) -> None:
-    """Normal weights of variance 2 / (outputs x kernel area): He et al. 2015 by fan-out, as torchvision has it."""
-    for module in body.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return nn.Sequential(conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
