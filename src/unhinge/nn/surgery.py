@@ -21,7 +21,7 @@ __all__ = ["replace_head"]
 
 Factory = Callable[[int, int], nn.Module]
 
-RELU_FUNCTIONS: tuple[Any, ...] = (F.relu, torch.relu, F.relu_, torch.relu_)
+RELU_CALLS: tuple[Any, ...] = (F.relu, torch.relu, F.relu_, torch.relu_, "relu", "relu_")  # functions, and methods
 
 
 def replace_head(
@@ -97,20 +97,16 @@ def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Module)
             "remove_last_relu needs a network that torch.fx can trace, and the forward pass of this one depends on its "
             "data. Take the ReLU out of the network by hand, or build it without one."
         )
-    calls = [node for node in graph.nodes if node.op == "call_module"]
-    heads = [node for node in calls if model.get_submodule(str(node.target)) is head]
-    if not heads:
+    node = _source(model, graph, head)
+    if node is None:
         raise ValueError("the forward pass never calls the layer to be replaced, so no ReLU can be found before it.")
-    node = heads[-1].all_input_nodes[0]
-    while passes(model, node):
-        node = node.all_input_nodes[0]
-    module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+    module = _called(model, node)
     if isinstance(module, nn.ReLU):
-        uses = sum(model.get_submodule(str(call.target)) is module for call in calls)
+        uses = sum(_called(model, call) is module for call in graph.nodes)
         _swap(model, module, nn.Identity() if uses == 1 else _AllButLast(module, uses))
         if uses > 1:
             _start_counting_with(model)
-    elif node.target in RELU_FUNCTIONS or node.target in ("relu", "relu_"):
+    elif node.target in RELU_CALLS:
         owner = owner_of(model, node)
         if getattr(owner, "last_relu", None) is not True:
             raise ValueError(
@@ -125,18 +121,23 @@ def _remove_last_relu(model: nn.Module, graph: fx.Graph | None, head: nn.Module)
 def _keeps_a_relu(model: nn.Module, head: nn.Module) -> bool:
     """Whether the traced input of the head is a ReLU's; where the network cannot be traced, nothing is known."""
     graph = None if head is model else traced(model)
-    heads = [
-        node
-        for node in ([] if graph is None else graph.nodes)
-        if node.op == "call_module" and model.get_submodule(str(node.target)) is head
-    ]
+    node = None if graph is None else _source(model, graph, head)
+    return node is not None and (isinstance(_called(model, node), nn.ReLU) or node.target in RELU_CALLS)
+
+
+def _source(model: nn.Module, graph: fx.Graph, head: nn.Module) -> fx.Node | None:
+    """The operation that makes what the last call of the head takes, seen through pooling; None if nothing calls it."""
+    heads = [node for node in graph.nodes if _called(model, node) is head]
     if not heads:
-        return False
+        return None
     node = heads[-1].all_input_nodes[0]
     while passes(model, node):
         node = node.all_input_nodes[0]
-    module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
-    return isinstance(module, nn.ReLU) or node.target in RELU_FUNCTIONS or node.target in ("relu", "relu_")
+    return node
+
+
+def _called(model: nn.Module, node: fx.Node) -> nn.Module | None:
+    return model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
 def _swap(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
