@@ -22,6 +22,8 @@ __all__ = [
     "check_dtype",
     "check_features",
     "check_gamma",
+    "check_not_negative",
+    "check_positive",
     "check_prior",
     "check_prior_mean",
     "check_prior_sum",
@@ -31,6 +33,7 @@ __all__ = [
     "class_axis",
     "default_gamma",
     "is_soft",
+    "refuse_ignoring",
     "resolve_gamma",
 ]
 
@@ -46,6 +49,20 @@ def check_size(name: str, value: object, least: int = 1) -> None:
     """A whole number, also of numpy, of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
+def check_positive(name: str, value: float, reason: str = ".") -> None:
+    """A positive, finite number; `reason` ends the message."""
+    check_number(name, value)
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be positive and finite, got {value}{reason}")
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """A finite number of at least 0."""
+    check_number(name, value)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be finite and not negative, got {value}.")
 
 
 def check_dtype(dtype: torch.dtype | None) -> None:
@@ -139,6 +156,15 @@ def is_soft(target: object) -> bool:
     if target.is_complex() or target.dtype == torch.bool:
         raise ValueError(f"target must hold class indices (integers) or probabilities (floats), got {target.dtype}.")
     return target.is_floating_point()
+
+
+def refuse_ignoring(ignore_index: int) -> None:
+    """For targets that are probabilities: a label to be ignored there is none, unless it names no class."""
+    if ignore_index >= 0:
+        raise ValueError(
+            f"ignore_index={ignore_index} names a class, but the targets are probabilities. "
+            "Give the examples to ignore a row of zeros, or pass class indices."
+        )
 
 
 def as_class_weight(weight: object, name: str = "weight", dtype: torch.dtype | None = None) -> Tensor | None:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unhinge.nn.contract import as_class_weight, as_tensor
+from unhinge.nn.contract import as_class_weight, as_tensor, check_positive
 from unhinge.nn.precision import widened
 from unhinge.theory.validation import check_number
 
@@ -99,12 +99,8 @@ def posterior(logits: Tensor, radius: float, class_weight: Tensor | None = None)
                 [0.5000, 0.5000, 0.0000]])
     """
     _check_logits("logits", logits)
-    check_number("radius", radius)
-    if not 0 < radius < math.inf:
-        raise ValueError(
-            f"radius must be positive and finite, got {radius}. It is the norm the features were trained to have: "
-            "that of FeatureNormPenalty.for_radius(radius, ...)."
-        )
+    reason = ". It is the norm the features were trained to have: that of FeatureNormPenalty.for_radius(radius, ...)."
+    check_positive("radius", radius, reason)
     classes = logits.shape[-1]
     raw = (1 + (classes - 1) / radius * logits.to(widened(logits.dtype))) / classes
     if class_weight is not None:

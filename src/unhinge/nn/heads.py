@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import torch
@@ -10,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unhinge.nn.angles import unit_rows
-from unhinge.nn.contract import as_tensor, check_dtype, check_size
+from unhinge.nn.contract import as_tensor, check_dtype, check_positive, check_size
 from unhinge.nn.frames import simplex_etf
-from unhinge.theory.validation import check_number
 
 __all__ = ["ETFHead"]
 
@@ -77,9 +75,7 @@ class ETFHead(nn.Module):
         check_size("in_features", in_features)
         check_size("num_classes", num_classes)
         check_dtype(dtype)
-        check_number("scale", scale)
-        if not 0 < scale < math.inf:
-            raise ValueError(f"scale must be positive and finite, got {scale}. It is the length of the prototypes.")
+        check_positive("scale", scale, ". It is the length of the prototypes.")
         if normalize not in (False, True, "training"):
             raise ValueError(f'normalize must be True, False or "training", got {normalize!r}.')
         if weight is None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unhinge.nn.contract import check_reduction, class_axis, is_soft
+from unhinge.nn.contract import check_not_negative, check_reduction, class_axis, is_soft
 from unhinge.nn.lookup import true_logit
 from unhinge.nn.precision import outcome_dtype, widened
 from unhinge.nn.reduction import example_weights, reduce_labelled
-from unhinge.theory.validation import check_number
 
-__all__ = ["check_margin", "multiclass_hinge_loss"]
+__all__ = ["multiclass_hinge_loss"]
 
 
 def multiclass_hinge_loss(
@@ -41,7 +40,7 @@ def multiclass_hinge_loss(
         tensor(0.5000)
     """
     check_reduction(reduction)
-    check_margin(margin)
+    check_not_negative("margin", margin)
     if is_soft(target):
         raise ValueError(f"multiclass_hinge_loss takes class indices of an integer dtype, got {target.dtype}.")
     axis = class_axis(logits, target, weight, dim)
@@ -54,9 +53,3 @@ def multiclass_hinge_loss(
     weights = example_weights(weight, labels, kept, dtype)
     result = reduce_labelled(loss if weights is None else weights * loss, kept, weights, reduction)
     return result.to(outcome_dtype(logits.dtype, logits.device))
-
-
-def check_margin(margin: float) -> None:
-    check_number("margin", margin)
-    if not 0 <= margin < float("inf"):
-        raise ValueError(f"margin must be finite and not negative, got {margin}.")

@@ -5,15 +5,20 @@ It is what long-tailed recognition is often compared with. It belongs on *cosine
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unhinge.nn.contract import as_class_weight, as_tensor, check_class_weight, check_reduction, is_soft
+from unhinge.nn.contract import (
+    as_class_weight,
+    as_tensor,
+    check_class_weight,
+    check_not_negative,
+    check_positive,
+    check_reduction,
+    is_soft,
+)
 from unhinge.nn.precision import widened
-from unhinge.theory.validation import check_number
 
 __all__ = ["LDAMLoss", "ldam_loss", "ldam_margins"]
 
@@ -35,9 +40,7 @@ def ldam_margins(counts: Tensor, largest: float = 0.5) -> Tensor:
         raise ValueError(
             f"counts must be positive, one number per class, got {came}. torch.bincount(labels) makes them."
         )
-    check_number("the largest margin", largest)
-    if not 0 <= largest < math.inf:
-        raise ValueError(f"the largest margin must be finite and not negative, got {largest}.")
+    check_not_negative("the largest margin", largest)
     wide = counts.double()
     return largest * (wide.min() / wide) ** 0.25
 
@@ -93,9 +96,7 @@ def ldam_loss(
 
 
 def check_scale(scale: float) -> None:
-    check_number("scale", scale)
-    if not 0 < scale < math.inf:
-        raise ValueError(f"scale must be positive and finite, got {scale}: it is an inverse temperature.")
+    check_positive("scale", scale, ": it is an inverse temperature.")
 
 
 class LDAMLoss(nn.Module):

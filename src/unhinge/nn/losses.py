@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from unhinge.nn.contract import (
     as_class_weight,
     check_gamma,
+    check_not_negative,
     check_prior,
     check_prior_sum,
     check_reduction,
     check_smoothing,
 )
-from unhinge.nn.hinge import check_margin, multiclass_hinge_loss
+from unhinge.nn.hinge import multiclass_hinge_loss
 from unhinge.nn.margins import adjusted_margin_loss, check_epsilon
 from unhinge.nn.spherical_softmax import check_offset_of_squares, spherical_softmax_loss
 from unhinge.nn.taylor_softmax import taylor_softmax_loss
@@ -250,7 +251,7 @@ class MultiClassHingeLoss(_ClassLoss):
         dim: int | None = None,
     ) -> None:
         super().__init__(weight, ignore_index, reduction, dim=dim)
-        check_margin(margin)
+        check_not_negative("margin", margin)
         self.margin = margin
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from unhinge.nn.contract import check_gamma, check_size, default_gamma
 from unhinge.nn.precision import widened
 from unhinge.theory.validation import check_number
 
-__all__ = ["check_penalty_reduction", "check_strength", "feature_norm_penalty", "penalty_strength"]
+__all__ = ["check_penalty_reduction", "feature_norm_penalty", "penalty_strength"]
 
 
 def feature_norm_penalty(
@@ -109,12 +109,6 @@ def penalty_strength(
         )
     check_size("batch_size", batch_size)
     return alike / batch_size if reduction == "sum" else alike * batch_size
-
-
-def check_strength(strength: float) -> None:
-    check_number("strength", strength)
-    if not 0 <= strength < math.inf:
-        raise ValueError(f"strength must be finite and not negative, got {strength}.")
 
 
 def check_penalty_reduction(reduction: str, name: str = "reduction") -> None:

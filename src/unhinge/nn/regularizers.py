@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unhinge.nn.penalty import (
-    check_penalty_reduction,
-    check_strength,
-    feature_norm_penalty,
-    penalty_strength,
-)
+from unhinge.nn.contract import check_not_negative
+from unhinge.nn.penalty import check_penalty_reduction, feature_norm_penalty, penalty_strength
 from unhinge.nn.rescaling import rescale_gradient
 
 __all__ = ["FeatureNormPenalty", "RescaledGradient"]
@@ -46,7 +42,7 @@ class FeatureNormPenalty(nn.Module):
 
     def __init__(self, strength: float, reduction: str = "sum") -> None:
         super().__init__()
-        check_strength(strength)
+        check_not_negative("strength", strength)
         check_penalty_reduction(reduction)
         self.strength = float(strength)
         self.reduction = reduction

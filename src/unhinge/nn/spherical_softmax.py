@@ -2,14 +2,13 @@ r"""The spherical softmax: squares in the place of exponentials  [eq: spherical-
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from unhinge.nn.contract import check_positive
 from unhinge.nn.three_numbers import loss_from_logits
-from unhinge.theory.validation import check_number
 
 __all__ = ["check_offset_of_squares", "spherical_softmax_loss", "spherical_softmax_rule"]
 
@@ -65,6 +64,4 @@ def spherical_softmax_loss(
 
 
 def check_offset_of_squares(epsilon: float) -> None:
-    check_number("epsilon", epsilon)
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be positive and finite, got {epsilon}: it keeps the logarithm of 0 away.")
+    check_positive("epsilon", epsilon, ": it keeps the logarithm of 0 away.")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from unhinge.nn.contract import check_reduction, check_smoothing, class_axis, is_soft
+from unhinge.nn.contract import check_reduction, check_smoothing, class_axis, is_soft, refuse_ignoring
 from unhinge.nn.lookup import true_logit
 from unhinge.nn.precision import outcome_dtype, widened
 from unhinge.nn.reduction import example_weights, reduce_labelled, reduce_loss
@@ -68,11 +68,7 @@ def loss_from_logits(
 
     along = None if weight is None else weight.to(dtype).reshape(-1, *[1] * (logits.ndim - axis - 1))
     if soft:
-        if ignore_index >= 0:
-            raise ValueError(
-                f"ignore_index={ignore_index} names a class, but the targets are probabilities. "
-                "Give the examples to ignore a row of zeros, or pass class indices."
-            )
+        refuse_ignoring(ignore_index)
         shares = (1 - label_smoothing) * target.to(dtype) + label_smoothing / num_classes
         loss = spread(shares if along is None else shares * along)
         result = reduce_loss(loss, reduction, total.numel())

@@ -27,6 +27,7 @@ from unhinge.nn.contract import (
     check_smoothing,
     class_axis,
     is_soft,
+    refuse_ignoring,
     resolve_gamma,
 )
 from unhinge.nn.lookup import true_logit
@@ -99,7 +100,7 @@ def unhinged_loss(
     across = None if weight is None else weight.to(dtype).reshape(-1, *aside)
 
     if soft:
-        _refuse_ignoring(ignore_index)
+        refuse_ignoring(ignore_index)
         aim = _smoothed(target.to(dtype), label_smoothing, num_classes)
         aim = aim if across is None else aim * across
         loss = common * aim.sum(axis) * total - own * (aim * logits).sum(axis)
@@ -193,7 +194,7 @@ def unhinged_loss_from_features(
                 total = total + prior.to(dtype) @ bias.to(dtype)
 
         if soft:
-            _refuse_ignoring(ignore_index)
+            refuse_ignoring(ignore_index)
             aim = _smoothed(target.to(dtype), label_smoothing, num_classes)
             aim = aim if class_weight is None else aim * class_weight.to(dtype)
             true = (h * (aim @ weight.to(dtype))).sum(-1)
@@ -317,11 +318,3 @@ def _coefficients(
 
 def _smoothed(target: Tensor, label_smoothing: float, num_classes: int) -> Tensor:
     return target if label_smoothing == 0 else (1 - label_smoothing) * target + label_smoothing / num_classes
-
-
-def _refuse_ignoring(ignore_index: int) -> None:
-    if ignore_index >= 0:
-        raise ValueError(
-            f"ignore_index={ignore_index} names a class, but the targets are probabilities. "
-            "Give the examples to ignore a row of zeros, or pass class indices."
-        )

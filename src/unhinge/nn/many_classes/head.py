@@ -12,7 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from unhinge.nn.contract import as_tensor, check_dtype, check_prior, check_prior_sum, check_reduction, check_size
+from unhinge.nn.contract import (
+    as_tensor,
+    check_dtype,
+    check_not_negative,
+    check_positive,
+    check_prior,
+    check_prior_sum,
+    check_reduction,
+    check_size,
+)
 from unhinge.nn.many_classes.factored import FactoredRows, Pull
 from unhinge.nn.many_classes.rules import head_loss, prior_loss
 from unhinge.nn.many_classes.shards import Shards
@@ -21,7 +30,6 @@ from unhinge.nn.precision import full_precision
 from unhinge.nn.reduction import reduce_loss
 from unhinge.nn.search import Nearest, nearest_prototype
 from unhinge.nn.three_numbers import Rule
-from unhinge.theory.validation import check_number
 
 __all__ = ["ManyClassHead"]
 
@@ -107,9 +115,7 @@ class ManyClassHead(nn.Module):
         check_size("in_features", in_features)
         check_size("num_classes", num_classes)
         check_dtype(dtype)
-        check_number("weight_decay", weight_decay)
-        if not 0 <= weight_decay < math.inf:
-            raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay}.")
+        check_not_negative("weight_decay", weight_decay)
         if momentum != 0:
             raise ValueError(
                 f"momentum is not supported, got {momentum}: a row would need the product of all steps since it was "
@@ -192,9 +198,7 @@ class ManyClassHead(nn.Module):
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """One step of SGD with the gradients of all backward passes since the last; nothing if there were none."""
-        check_number("lr", lr)
-        if not 0 <= lr < math.inf:
-            raise ValueError(f"lr must be finite and not negative, got {lr}.")
+        check_not_negative("lr", lr)
         shards = self.store.shards
         if not shards.any(bool(self._pending)):
             return
@@ -236,9 +240,7 @@ class ManyClassHead(nn.Module):
                 f"means must have shape ({self.num_classes}, {self.in_features}), one row per class, "
                 f"got {tuple(means.shape)}."
             )
-        check_number("strength", strength)
-        if not 0 < strength < math.inf:
-            raise ValueError(f"strength must be positive and finite, got {strength}.")
+        check_positive("strength", strength)
         unit = means.detach().abs().max().double().item()  # so that no square leaves the range
         if not math.isfinite(unit):
             raise ValueError("means hold NaN or infinity: a class without an example, or features that overflowed.")
