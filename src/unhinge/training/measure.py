@@ -12,6 +12,7 @@ from unhinge.data import ImageSet, batches, generator_of
 from unhinge.metrics import neural_collapse
 from unhinge.nn.angles import smallest_angle
 from unhinge.nn.backbones import Classifier
+from unhinge.nn.tracing import evaluating
 
 __all__ = ["Outputs", "class_means", "collapse_record", "outputs", "prototype_record", "sample_of", "score"]
 
@@ -35,11 +36,9 @@ class Outputs:
 @torch.no_grad()
 def outputs(network: nn.Module, images: ImageSet, batch: int = 512) -> Outputs:
     """Logits and features of every image, in their order, by the network as it would be used."""
-    training = network.training
-    network.eval()
     dtype = next(network.parameters()).dtype
-    parts = [(*network(x.to(dtype), return_features=True), y) for x, y in batches(images, batch)]
-    network.train(training)
+    with evaluating(network):
+        parts = [(*network(x.to(dtype), return_features=True), y) for x, y in batches(images, batch)]
     logits, features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
     return Outputs(logits.float(), features.float(), labels)
 
@@ -47,28 +46,25 @@ def outputs(network: nn.Module, images: ImageSet, batch: int = 512) -> Outputs:
 @torch.no_grad()
 def class_means(network: Classifier, images: ImageSet, batch: int = 512) -> Tensor:
     r"""The mean feature of each class, :math:`(C, p)` float64, by the network as it would be used; no logits."""
-    training = network.training
-    network.eval()
     dtype = next(network.parameters()).dtype
     sums = torch.zeros(images.num_classes, network.feature_dim, dtype=torch.float64, device=images.labels.device)
-    for x, y in batches(images, batch):
-        sums.index_add_(0, y, network.body(x.to(dtype)).double())
-    network.train(training)
+    with evaluating(network):
+        for x, y in batches(images, batch):
+            sums.index_add_(0, y, network.body(x.to(dtype)).double())
     return sums / images.counts.to(sums)[:, None]
 
 
 @torch.no_grad()
 def score(network: nn.Module, images: ImageSet, shard: tuple[int, int] = (0, 1), batch: int = 512) -> Tensor:
     """(number right, number seen) of this process's share of the images, float64."""
-    training = network.training
-    network.eval()
-    right = torch.zeros(2, dtype=torch.float64)
+    right = seen = 0
     dtype = next(network.parameters()).dtype
-    for x, y in batches(images, batch, shard=shard):
-        if len(y):
-            right += torch.tensor([(network(x.to(dtype)).argmax(-1) == y).sum().item(), len(y)], dtype=torch.float64)
-    network.train(training)
-    return right
+    with evaluating(network):
+        for x, y in batches(images, batch, shard=shard):
+            if len(y):
+                right += int((network(x.to(dtype)).argmax(-1) == y).sum())
+                seen += len(y)
+    return torch.tensor([right, seen], dtype=torch.float64)
 
 
 def sample_of(images: ImageSet, seed: int) -> ImageSet:
