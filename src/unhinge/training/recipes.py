@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from unhinge.training.recipe import Recipe, RecipeError
@@ -132,19 +132,8 @@ class Method:
         changes = dict(_KINDS[self.kind][1])
         if self.penalty:
             changes["feature_penalty"] = self.penalty * PAPER_BATCH / batch
-        for name in (
-            "radius",
-            "class_weight",
-            "logit_adjustment",
-            "weighted_penalty",
-            "rescale",
-            "gamma",
-            "head_scale",
-            "label_smoothing",
-        ):
-            if getattr(self, name) != getattr(Method, name):
-                changes[name] = getattr(self, name)
-        return changes
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("kind", "penalty")}
+        return changes | {name: value for name, value in own.items() if value != getattr(Method, name)}
 
 
 def short(number: float) -> str:
