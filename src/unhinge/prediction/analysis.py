@@ -16,15 +16,13 @@ from unhinge.prediction.files import read_features
 from unhinge.prediction.live import measure_model
 from unhinge.prediction.measured import Measured, measure_file
 from unhinge.prediction.representatives import LimitByClass, ending
+from unhinge.prediction.words import SMALL_STEP, findings
 from unhinge.results.json import JsonRecord, plain
 from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.validation import scalar
 
-__all__ = ["SMALL_STEP", "Mode", "Prediction", "Weighting", "as_measured", "predict"]
-
-
-SMALL_STEP = 0.1  # below it, flow and descent differ by 5 percent at most
+__all__ = ["Mode", "Prediction", "Weighting", "as_measured", "predict"]
 
 
 @dataclass(frozen=True)
@@ -106,8 +104,6 @@ class Prediction:
     @property
     def findings(self) -> list[str]:
         """The answers in sentences, the most important first."""
-        from unhinge.prediction.words import findings
-
         return findings(self)
 
     def as_dict(self) -> JsonRecord:

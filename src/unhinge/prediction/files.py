@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -131,11 +132,7 @@ def _npy(archive: zipfile.ZipFile, name: str, key: str) -> np.ndarray:
     entry = archive.getinfo(name)
     with archive.open(entry) as stream:
         raw = io.BytesIO(stream.read(1 << 16))
-    version = np.lib.format.read_magic(raw)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(raw)
-    if dtype.hasobject:
-        raise _objects(key)
+    shape, dtype = _header(raw, key)
     stored = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or stored != entry.file_size - raw.tell():
         raise FileError(f"{key} is damaged: its header speaks of {stored:,} bytes, its entry does not hold them.")
@@ -144,9 +141,15 @@ def _npy(archive: zipfile.ZipFile, name: str, key: str) -> np.ndarray:
     return array
 
 
-def _objects(name: str) -> FileError:
-    text = ", or as text: labels.astype(str)" if name in NAMES["labels"] else ""
-    return FileError(f"{name} holds Python objects, which are not read; save it as numbers{text}.")
+def _header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype, with which an .npy begins; refused if its entries are Python objects."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if dtype.hasobject:
+        text = ", or as text: labels.astype(str)" if name in NAMES["labels"] else ""
+        raise FileError(f"{name} holds Python objects, which are not read; save it as numbers{text}.")
+    return shape, dtype
 
 
 def _safetensors(file: Path) -> dict[str, object]:
@@ -189,12 +192,8 @@ def _npy_pair(file: Path) -> dict[str, object]:
 
 def _plain_npy(file: Path) -> np.ndarray:
     with file.open("rb") as stream:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(stream)
+        shape, dtype = _header(stream, file.stem)
         left = file.stat().st_size - stream.tell()
-    if dtype.hasobject:
-        raise _objects(file.stem)
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != left:
         raise FileError(f"{file.name} is damaged: its header does not fit its size.")
     array: np.ndarray = np.load(file, allow_pickle=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-SMALL_STEP = 0.1  # as in analysis: below it flow and descent differ by 5 percent at most
-
 if TYPE_CHECKING:
     from unhinge.prediction.analysis import Prediction, Weighting
 
-__all__ = ["CAVEAT", "findings", "number", "steps"]
+__all__ = ["CAVEAT", "SMALL_STEP", "findings", "number", "steps"]
+
+SMALL_STEP = 0.1  # below it, flow and descent differ by 5 percent at most
 
 CAVEAT = (
     "These answers are exact for free features: the feature of each example moves on its own (the layer-peeled model). "
