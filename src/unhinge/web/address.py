@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from unhinge.web.controls import Control, Value, read, written
 
-__all__ = ["State", "address", "default_state", "from_address", "unread"]
+__all__ = ["State", "address", "default_state", "from_address", "parsed"]
 
 LONGEST_ADDRESS = 16_000
 
@@ -75,36 +75,26 @@ def address(state: State, controls: Sequence[Control]) -> str:
     return "?" + urlencode([("view", state.view), *pairs])
 
 
-def unread(search: str, views: Mapping[str, Sequence[Control]]) -> list[str]:
-    """The keys of the controls whose value in an address cannot be read, for the page to mark.
-
-    Example:
-        >>> from unhinge.web.controls import count
-        >>> unread(
-        ...     "?classes=many",
-        ...     {"free": [count("classes", "classes C", "how many", 10, 2, 1000)]},
-        ... )
-        ['classes']
-    """
-    if len(search) > LONGEST_ADDRESS:
-        return []
-    pairs = dict(parse_qsl(search.lstrip("?"), keep_blank_values=True, errors="replace", max_num_fields=None))
-    wrong = []
-    for control in views.get(pairs.get("view", next(iter(views))), ()):
-        try:
-            if control.key in pairs:
-                read(control, pairs[control.key])
-        except ValueError:
-            wrong.append(control.key)
-    return wrong
-
-
 def from_address(search: str, views: Mapping[str, Sequence[Control]]) -> tuple[State, tuple[str, ...]]:
     """The state an address asks for, and a message for each value it cannot have.
 
     Never an error: a value that cannot be read is replaced by its default, and said so.
     """
+    state, messages, _ = parsed(search, views)
+    return state, messages
+
+
+def parsed(search: str, views: Mapping[str, Sequence[Control]]) -> tuple[State, tuple[str, ...], tuple[str, ...]]:
+    """State and messages of an address, and the keys of the controls whose value cannot be read, for the page to mark.
+
+    Example:
+        >>> from unhinge.web.controls import count
+        >>> free = [count("classes", "classes C", "how many", 10, 2, 1000)]
+        >>> parsed("?classes=many", {"free": free})[2]
+        ('classes',)
+    """
     messages: list[str] = []
+    wrong: list[str] = []
     if len(search) > LONGEST_ADDRESS:
         messages.append(f"The address has {len(search)} characters, more than {LONGEST_ADDRESS}; it was not read.")
         search = ""
@@ -123,8 +113,9 @@ def from_address(search: str, views: Mapping[str, Sequence[Control]]) -> tuple[S
                 value = read(control, given)
             except ValueError as error:
                 messages.append(f"{error} The default is shown instead.")
+                wrong.append(control.key)
         values.append((control.key, value))
     if pairs:
         unknown = ", ".join(repr(name[:40]) for name in list(pairs)[:5])
         messages.append(f"The address has parts this view does not know: {unknown}.")
-    return State(view, tuple(values)), tuple(messages)
+    return State(view, tuple(values)), tuple(messages), tuple(wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import dash
@@ -13,11 +13,11 @@ from flask import Flask, Response, request
 
 from unhinge.results.json import as_json
 from unhinge.web import view_results
-from unhinge.web.address import State, from_address, unread
+from unhinge.web.address import State, from_address, parsed
 from unhinge.web.answers import VIEWS, picture_of, solve, text_of, view_of
 from unhinge.web.cache import SizedCache
 from unhinge.web.controls import Control, written
-from unhinge.web.exports import export_page
+from unhinge.web.exports import export_page, plotly_script
 from unhinge.web.figures import THEMES
 from unhinge.web.lanes import Lanes
 from unhinge.web.live import live_page
@@ -115,9 +115,9 @@ def _look(given: object) -> str:
 def answer_text(search: str, look: str, picture: bool = False) -> str:
     """Words and curves that the page shows for an address, or its moving picture, as JSON: never an error, at worst a
     message."""
-    state, messages = from_address(search, all_controls())
+    state, messages, wrong = parsed(search, all_controls())
     known = {"view": state.view, "values": {key: written(value) for key, value in state.items}}
-    notice = {"notice": " ".join(messages), "invalid": unread(search, all_controls())}
+    notice = {"notice": " ".join(messages), "invalid": wrong}
     start = as_json(known | notice, indent=None)
     if state.view == "results":
         return start
@@ -145,6 +145,18 @@ def _sent(text: str) -> Response:
     return Response(text, mimetype="application/json", headers={"Cache-Control": "no-store"})
 
 
+def _file_of(made: Callable[[State, str], str]) -> Response:
+    """What is made of the requested state and look as a page of its own, or in words why it cannot be."""
+    search, look = _requested()
+    state, messages = from_address(search, all_controls())
+    try:
+        if messages:
+            raise ValueError(" ".join(messages))
+        return Response(made(state, look), mimetype="text/html")
+    except ValueError as error:
+        return Response(f"{error}\n", status=400, mimetype="text/plain")
+
+
 def _routes(server: Flask, folder: Path) -> None:
     def answer() -> Response:
         return _sent(answer_text(*_requested()))
@@ -152,29 +164,16 @@ def _routes(server: Flask, folder: Path) -> None:
     def picture() -> Response:
         return _sent(answer_text(*_requested(), picture=True))
 
+    def exported(state: State, look: str) -> str:
+        if state.view == "results":
+            return view_results.export(folder, state.word("item"))
+        return export_page(view_of(state), state, LANES.run_here("export", solve, state), look)
+
     def export() -> Response:
-        search, look = _requested()
-        state, messages = from_address(search, all_controls())
-        try:
-            if messages:
-                raise ValueError(" ".join(messages))
-            if state.view == "results":
-                text = view_results.export(folder, state.word("item"))
-            else:
-                text = export_page(view_of(state), state, LANES.run_here("export", solve, state), look)
-        except ValueError as error:
-            return Response(f"{error}\n", status=400, mimetype="text/plain")
-        return Response(text, mimetype="text/html")
+        return _file_of(exported)
 
     def live() -> Response:
-        state, messages = from_address(_requested()[0], all_controls())
-        try:
-            if messages:
-                raise ValueError(" ".join(messages))
-            text = live_page(state)
-        except ValueError as error:
-            return Response(f"{error}\n", status=400, mimetype="text/plain")
-        return Response(text, mimetype="text/html")
+        return _file_of(lambda state, _: live_page(state))
 
     def upload() -> Response:
         if "X-Unhinge" not in request.headers:  # which no form of another page can send
@@ -193,9 +192,7 @@ def _routes(server: Flask, folder: Path) -> None:
         return view_results.send(folder, name)
 
     def plotly() -> Response:
-        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-
-        return Response(get_plotlyjs(), mimetype="text/javascript", headers={"Cache-Control": "max-age=86400"})
+        return Response(plotly_script(), mimetype="text/javascript", headers={"Cache-Control": "max-age=86400"})
 
     server.add_url_rule("/answer", "unhinge_answer", answer)
     server.add_url_rule("/picture", "unhinge_picture", picture)

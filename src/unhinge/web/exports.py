@@ -12,7 +12,7 @@ from unhinge.web.figures import THEMES, figure
 from unhinge.web.panels import Answer
 from unhinge.web.views import View
 
-__all__ = ["export_page"]
+__all__ = ["export_page", "plotly_script"]
 
 STYLE = """
 body {{ font: 15px/1.45 system-ui, sans-serif; margin: 1.2rem; color: {ink}; background: {paper}; }}
@@ -25,7 +25,8 @@ table {{ border-collapse: collapse; font-size: 13px; }} td, th {{ padding: 2px 1
 
 
 @lru_cache(maxsize=1)
-def _plotly() -> str:
+def plotly_script() -> str:
+    """Plotly's JavaScript, some 4 MB, read from its package once."""
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
     return str(get_plotlyjs())
@@ -60,7 +61,7 @@ def export_page(view: View, state: State, answer: Answer, look: str = "light") -
 <h2>Parameters</h2>
 <table>{values}</table>
 <p>The same view again: <code>unhinge explore</code>, then <code>{html.escape(address(state, view.controls))}</code></p>
-<script>{_plotly()}</script>
+<script>{plotly_script()}</script>
 <script>
 const figures = {data};
 for (const [key, figure] of Object.entries(figures)) {{
