@@ -26,8 +26,7 @@ RATES: tuple[Control, ...] = (
     choice(
         "schedule",
         "schedule",
-        "How the rate changes: constant; half a cosine down to 0; a tenth at each third of the length; "
-        "exponentially "
+        "How the rate changes: constant; half a cosine down to 0; a tenth at each third of the length; exponentially "
         "to a hundredth at the length; or a straight rise during the length.",
         (("constant", "const"), ("cosine", "cos"), ("step", "step"), ("exponential", "exp"), ("warmup", "warm")),
     ),

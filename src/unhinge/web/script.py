@@ -51,6 +51,11 @@ class Script:
         more.text = f"{self.text}\n{more.text}"
         return more
 
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors among the names."""
+        return sum(value.nbytes for value in self.names.values() if isinstance(value, Tensor))
+
     def __getitem__(self, name: str) -> Any:
         return self.names[name]
 

@@ -134,11 +134,9 @@ class Setting:
         return int(self.script["weight"].shape[1])
 
 
-def _bytes(given: Setting) -> int:
-    return sum(value.nbytes for value in given.script.names.values() if isinstance(value, torch.Tensor))
-
-
-DRAWN: SizedCache[tuple[tuple[int, ...], int, str, int], Setting] = SizedCache(STARTS_KEPT, _bytes)
+DRAWN: SizedCache[tuple[tuple[int, ...], int, str, int], Setting] = SizedCache(
+    STARTS_KEPT, lambda given: given.script.nbytes
+)
 
 
 def setting(state: State) -> Setting:
@@ -196,11 +194,10 @@ def check_size(counts: tuple[int, ...], dim: int) -> None:
             f"{classes:,} classes are more than the {LARGEST['classes']:,} this page draws; use the library."
         )
     if (size + classes) * dim > LARGEST["numbers"]:
+        numbers = (size + classes) * dim
         raise ValueError(
-            f"{size:,} examples and {classes:,} prototypes of dimension {dim:,} are {(size + classes) * dim:,} "
-            f"numbers; this "
-            f"page takes {LARGEST['numbers']:,}. Lower C, N or p here, or use the library, which has no such "
-            f"limit."
+            f"{size:,} examples and {classes:,} prototypes of dimension {dim:,} are {numbers:,} numbers; this page "
+            f"takes {LARGEST['numbers']:,}. Lower C, N or p here, or use the library, which has no such limit."
         )
     if size * classes > LARGEST["logits"]:
         raise ValueError(

@@ -9,9 +9,9 @@ from pathlib import Path
 from unhinge.paper.studies.study import WORDS
 from unhinge.results.json import JsonRecord
 
-__all__ = ["is_study", "numbers_of", "orderings_of"]
+__all__ = ["LARGEST", "csv_rows", "is_study", "numbers_of", "orderings_of"]
 
-LARGEST = 8 * 2**20  # bytes of a table that is read
+LARGEST = 8 * 2**20  # bytes of a table or log that is read
 
 
 def is_study(files: Sequence[str]) -> bool:
@@ -32,21 +32,25 @@ def orderings_of(recipe: JsonRecord) -> list[tuple[str, str, str, str, str]]:
     return rows  # type: ignore[return-value]  # four words and one more
 
 
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a table by the names of its columns; none of one that is missing, too large or damaged."""
+    try:
+        if path.stat().st_size > LARGEST:
+            return []
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error):
+        return []
+
+
 def numbers_of(path: Path) -> list[tuple[str, str, str, str, str, str]]:
     """Row, column, quantity, the paper's number, ours with its spread, seeds; in percent where shares.
 
     Of what has run: a table of many cells that are still empty would hide the others.
     """
-    try:
-        if path.stat().st_size > LARGEST:
-            return []
-        with path.open(newline="", encoding="utf-8") as file:
-            entries = list(csv.DictReader(file))
-    except (OSError, ValueError, csv.Error):
-        return []
     names = ("row", "column", "quantity", "paper")
     rows = []
-    for entry in entries:
+    for entry in csv_rows(path):
         if entry.get("seeds") == "0":
             continue
         ours = str(entry.get("ours") or "–")

@@ -311,32 +311,24 @@ def _words(
     if gamma > limit:
         headline, tone = f"γ is above 2/(C-2) = {plain(limit)}: every class ends on one vector, weights or not.", "bad"
     elif even and rho > tolerated * (1 + 1e-9):
-        headline, tone = (
-            (
-                f"The noise is above what is tolerated, {plain(tolerated)}: the common vector leads and "
-                f"accuracy ends at "
-                f"{share(ends['plain'])}."
-            ),
-            "bad",
+        tone = "bad"
+        headline = (
+            f"The noise is above what is tolerated, {plain(tolerated)}: the common vector leads and accuracy ends at "
+            f"{share(ends['plain'])}."
         )
     elif even:
         headline = "Equal sizes: nothing collapses, and the weights change nothing."
     elif gone:
-        headline, tone = (
-            (
-                f"{gone} of {classes} classes collapse: the largest ones lead and the rest vanishes beside them. "
-                f"With weights "
-                f"accuracy ends at {share(ends['with weights'])} instead of {share(ends['plain'])}."
-            ),
-            "warn",
+        tone = "warn"
+        headline = (
+            f"{gone} of {classes} classes collapse: the largest ones lead and the rest vanishes beside them. With "
+            f"weights accuracy ends at {share(ends['with weights'])} instead of {share(ends['plain'])}."
         )
     else:
-        headline, tone = (
-            (
-                f"All classes end on one line, with the largest class alone on its side: accuracy ends at "
-                f"{share(ends['plain'])}, with weights at {share(ends['with weights'])}."
-            ),
-            "warn",
+        tone = "warn"
+        headline = (
+            f"All classes end on one line, with the largest class alone on its side: accuracy ends at "
+            f"{share(ends['plain'])}, with weights at {share(ends['with weights'])}."
         )
     sentences = []
     if not even:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
 import html as escape
 import math
 import os
@@ -22,14 +21,13 @@ from unhinge.results.sealed import SealError, read_sealed, unseal
 from unhinge.web.controls import text
 from unhinge.web.figures import figure
 from unhinge.web.panels import Curve, Panel, Slot
-from unhinge.web.study_sheet import is_study, numbers_of, orderings_of
+from unhinge.web.study_sheet import LARGEST, csv_rows, is_study, numbers_of, orderings_of
 
 __all__ = ["CONTROLS", "Item", "body", "export", "find_items", "send"]
 
 CONTROLS = (text("item", "result", "The folder of the result, inside the folder of results.", ""),)
 DEEPEST = 4  # folders below the one given
 MOST = 400
-LARGEST = 8 * 2**20  # bytes of a table or log that is read
 SHOWN = {".png", ".pdf", ".csv", ".json", ".jsonl", ".md"}  # files that are handed out; none of them runs
 KINDS = {"exact": "line", "flow": "dotted", "slope": "dashed", "level": "dotted", "sgd": "marks"}
 RUN_PANELS = (
@@ -259,11 +257,11 @@ def _curves(path: Path, name: str, look: str) -> list[Component]:
         drawn["layout"]["hovermode"] = "closest"
         for trace in drawn["data"]:
             trace["hovertemplate"] = f"{trace['name']}<br>%{{x:.6g}}, %{{y:.5g}}<extra></extra>"
-        graphs.append(_graph(f"result-{key}", title, drawn))
+        graphs.append(_graph(title, drawn))
     return graphs
 
 
-def _graph(name: str, title: str, drawn: JsonRecord) -> Component:
+def _graph(title: str, drawn: JsonRecord) -> Component:
     config: Any = {"displayModeBar": False, "responsive": True}
     return html.Article(
         [html.Div(html.H2(title), className="panel-head"), dcc.Graph(figure=drawn, config=config, className="graph")],
@@ -283,13 +281,7 @@ def _known_panels(name: str) -> tuple[dict[str, tuple[str, str, str]], dict[str,
 
 def _rows(path: Path) -> list[dict[str, str]]:
     wanted = ("panel", "series", "kind", "step", "value")
-    try:
-        if path.stat().st_size > LARGEST:
-            return []
-        with path.open(newline="", encoding="utf-8") as file:
-            return [row for row in csv.DictReader(file) if all(row.get(name) is not None for name in wanted)]
-    except (OSError, ValueError, csv.Error):
-        return []
+    return [row for row in csv_rows(path) if all(row.get(name) is not None for name in wanted)]
 
 
 def _float(given: object) -> float | None:
@@ -323,7 +315,7 @@ def _run_sheet(folder: Path, item: Item, look: str) -> list[Component]:
     last = records[-1] if records else {}
     parts: list[Component] = [
         html.H2(f"Training run {item.name}"),
-        html.P(_run_line(item, records), className="small"),
+        html.P(_run_line(records), className="small"),
     ]
     if complaint:
         parts.append(html.P(complaint, className="error", role="alert"))
@@ -339,7 +331,7 @@ def _run_sheet(folder: Path, item: Item, look: str) -> list[Component]:
             drawn = figure(Panel("epoch", unit, curves, ""), Slot(title, title, ""), look)
             for trace in drawn["data"]:
                 trace |= {"mode": "lines+markers", "marker": {"size": 4}}
-            graphs.append(_graph(title, title, drawn))
+            graphs.append(_graph(title, drawn))
     parts.append(html.Div(graphs, className="result-grid"))
     if last:
         numbers = [(key.replace("_", " "), _short(value)) for key, value in last.items()]
@@ -348,7 +340,7 @@ def _run_sheet(folder: Path, item: Item, look: str) -> list[Component]:
     return [*parts, _files(folder, item)]
 
 
-def _run_line(item: Item, records: Sequence[JsonRecord]) -> str:
+def _run_line(records: Sequence[JsonRecord]) -> str:
     if not records:
         return "No epoch has been written yet."
     line = f"{len(records)} epochs"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from unhinge.theory import SphericalPath
 from unhinge.web.address import State
 from unhinge.web.cache import STARTS_KEPT, SizedCache
@@ -22,6 +20,7 @@ from unhinge.web.words import duration, exponent_text, plain
 
 __all__ = ["SPHERE"]
 
+SMALL = 100_000  # numbers: states of all examples are made faster than a few examples walk
 LONGEST = 10**7
 LONGEST_BY_STEPS = 20_000  # of a schedule or with decay, which are followed step by step
 
@@ -104,6 +103,9 @@ SLOTS = (
 )
 
 
+DRAWN: SizedCache[str, Script] = SizedCache(STARTS_KEPT, lambda script: script.nbytes)
+
+
 @dataclass(frozen=True)
 class _TwoPaths:
     """A script that leaves the start and the two paths `plain` and `rescaled`."""
@@ -146,15 +148,7 @@ def _start(state: State) -> Script:
         f"weight = {weight}",
         f"features = size * unit(z[:{size}])",
     )
-    return STARTS.get("\n".join(lines), lambda: Script(*lines))
-
-
-def _bytes(script: Script) -> int:
-    return sum(value.nbytes for value in script.names.values() if isinstance(value, Tensor))
-
-
-SMALL = 100_000  # numbers: states of all examples are made faster than a few examples walk
-STARTS: SizedCache[str, Script] = SizedCache(STARTS_KEPT, _bytes)
+    return DRAWN.get("\n".join(lines), lambda: Script(*lines))
 
 
 def _solve(state: State) -> _TwoPaths:
@@ -229,7 +223,7 @@ def curves(state: State) -> Answer:
         ),
         "unequal": _unequal_panel(script),
     }
-    headline, tone, sentences = _words(state, both, exponent, reached)
+    headline, tone, sentences = _words(state, both, reached)
     gamma = 1 / (state.count("classes") - 1) if state.maybe("gamma") is None else state.number("gamma")
     numbers = _numbers(state, both, exponent, reached)
     return Answer(headline, tone, sentences, numbers, panels, {"gamma": gamma, "horizon": float(length)})
@@ -320,9 +314,7 @@ def _moving_panel(state: State, both: _TwoPaths, length: int) -> Panel:
     return moving_panel(script, classes, "steps" if both.discrete else "time", reach=1.08)
 
 
-def _words(
-    state: State, both: _TwoPaths, exponent: dict[str, float], reached: dict[str, float]
-) -> tuple[str, Tone, list[str]]:
+def _words(state: State, both: _TwoPaths, reached: dict[str, float]) -> tuple[str, Tone, list[str]]:
     discrete = both.discrete
     slow, quick = reached["plain"], reached["rescaled"]
     known = both.plain.hypotheses(), both.rescaled.hypotheses()

@@ -265,7 +265,7 @@ def curves(state: State) -> Answer:
         headline,
         tone,
         sentences,
-        _numbers(state, solved, panels),
+        _numbers(solved, panels),
         panels,
         {"lr": solved.lr, "horizon": float(length)},
     )
@@ -355,7 +355,7 @@ def _last(curve: Curve, moment: float) -> tuple[float, float]:
     return known[-1] if known else (0.0, 0.0)
 
 
-def _numbers(state: State, solved: _Solved, panels: dict[str, Panel]) -> list[Number]:
+def _numbers(solved: _Solved, panels: dict[str, Panel]) -> list[Number]:
     horizon, path = solved.horizon, solved.path
     known_until = panels["accuracy"].curves[0]  # of the curves this one ends at the horizon
     moment, accuracy = known_until.x[-1], known_until.y[-1]
