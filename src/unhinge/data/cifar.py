@@ -37,7 +37,6 @@ class _Version:
 class _Family:
     """What the versions of one set share."""
 
-    title: str
     versions: tuple[_Version, ...]
     key: str  # of the labels in a pickle
     column: int  # of the label in a binary record
@@ -173,7 +172,6 @@ vehicles_1 vehicles_2
 
 # The md5 of members are torchvision's (python) and follow from them (binary), where the sha1 agree with MXNet's list.
 _CIFAR10 = _Family(
-    title="CIFAR-10",
     versions=(
         _Version(
             archive="cifar-10-python.tar.gz",
@@ -232,7 +230,6 @@ _CIFAR100_VERSIONS = (
 )
 
 _FINE = _Family(
-    title="CIFAR-100",
     versions=_CIFAR100_VERSIONS,
     key="fine_labels",
     column=1,
@@ -243,7 +240,6 @@ _FINE = _Family(
 )
 
 _COARSE = _Family(
-    title="CIFAR-100, superclasses",
     versions=_CIFAR100_VERSIONS,
     key="coarse_labels",
     column=0,

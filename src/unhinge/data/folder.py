@@ -202,9 +202,8 @@ def _decode(pillow: ModuleType, file: Path, image_size: int | None, grey: bool) 
             if math.prod(opened.size) > _MOST_PIXELS:
                 raise ValueError(f"it has {opened.size[0]} by {opened.size[1]} pixels")
             if image_size is not None:
-                opened.draft(
-                    "L" if grey else "RGB", (image_size, image_size)
-                )  # JPEG: decode at a fraction of the size where possible
+                # JPEG: decode at a fraction of the size where possible
+                opened.draft("L" if grey else "RGB", (image_size, image_size))
             image = _bytes_of(opened, pillow).convert("L" if grey else "RGB")
             if image_size is not None:
                 scale = image_size / min(image.size)
