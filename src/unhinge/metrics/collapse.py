@@ -27,11 +27,12 @@ from unhinge.theory.linear.summary import HardSummary
 from unhinge.theory.numerics import safe_norm, unit_of
 from unhinge.theory.processes import sum_over_processes
 
-__all__ = ["CollapseSummary", "neural_collapse", "summarize_collapse"]
+__all__ = ["WIDEST_COVARIANCE", "CollapseSummary", "neural_collapse", "summarize_collapse"]
 
-CHUNK = (
-    1 << 22
-)  # numbers turned to float64 at once: 32 MB, so that a large batch in half precision does not grow fourfold
+WIDEST_COVARIANCE = 4096  # beyond it a stream leaves nc1 out, which needs p x p numbers: 128 MB here
+
+# Numbers turned to float64 at once: 32 MB, so that a large batch in half precision does not grow fourfold.
+CHUNK = 1 << 22
 OF_FEATURES = ("nc1", "nc1_ratio", "nc2_norm_features", "nc2_angle_features", "nc2_etf_features")
 OF_WEIGHT = ("nc2_norm_weight", "nc2_angle_weight", "nc2_etf_weight")
 

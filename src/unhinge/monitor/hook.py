@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from unhinge.metrics import CollapseSummary
 from unhinge.metrics.checks import Labels
+from unhinge.metrics.collapse import WIDEST_COVARIANCE
 from unhinge.monitor.forecast import Forecast, Setting, forecast
 from unhinge.nn.probe import find_head, head_parameters
 from unhinge.prediction import Measured
-from unhinge.prediction.measured import WIDEST_COVARIANCE
 from unhinge.theory.processes import sum_over_processes
 
 __all__ = ["Monitor"]

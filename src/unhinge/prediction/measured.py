@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unhinge.metrics.collapse import CollapseSummary
+from unhinge.metrics.collapse import WIDEST_COVARIANCE, CollapseSummary
 from unhinge.prediction.files import FeatureFile, check_classes, checked
 from unhinge.theory.linear.summary import HardSummary
 from unhinge.theory.types import Labels, Matrix, Vector
@@ -18,7 +18,6 @@ from unhinge.theory.validation import check_counts
 __all__ = ["Measured", "measure", "measure_arrays", "measure_file", "measure_summary"]
 
 BATCH = 8192  # examples of a file looked at together
-WIDEST_COVARIANCE = 4096  # beyond it nc1 is left out: it needs p x p numbers, 128 MB here
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 

@@ -70,11 +70,15 @@ Started = tuple[Callable[[Task], Any], Callable[[Any], Answer]]
 
 
 def _processes(work: Callable[[Task], Answer], workers: int, stack: ExitStack) -> Started[Task, Answer]:
-    # A fresh interpreter each: torch and Arrow have threads, which do not survive a fork.
-    spawn = multiprocessing.get_context("spawn")
-    pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=spawn, initializer=_one_thread))
+    pool = _pool(workers, stack)
     stack.callback(pool.shutdown, cancel_futures=True)
     return lambda task: pool.submit(work, task), lambda future: future.result()
+
+
+def _pool(workers: int, stack: ExitStack) -> ProcessPoolExecutor:
+    # A fresh interpreter each: torch and Arrow have threads, which do not survive a fork.
+    spawn = multiprocessing.get_context("spawn")
+    return stack.enter_context(ProcessPoolExecutor(workers, mp_context=spawn, initializer=_one_thread))
 
 
 def _one_thread() -> None:
@@ -94,9 +98,7 @@ def _dask(work: Callable[[Task], Answer], workers: int, stack: ExitStack) -> Sta
     from concurrent.futures import ThreadPoolExecutor
 
     threads = stack.enter_context(ThreadPoolExecutor(workers))
-    pool = stack.enter_context(
-        ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_one_thread)
-    )
+    pool = _pool(workers, stack)
     stack.callback(threads.shutdown, cancel_futures=True)
 
     def compute(task: Task) -> Answer:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from unhinge.extras import needed_for
-from unhinge.metrics.collapse import CollapseSummary
+from unhinge.metrics.collapse import WIDEST_COVARIANCE, CollapseSummary
 from unhinge.results.sealed import write_atomically
 from unhinge.streams.engines import Engine, in_order
 from unhinge.streams.part import Content, Part, Pass, part_of
@@ -23,13 +23,13 @@ from unhinge.theory.validation import check_num_classes
 
 if TYPE_CHECKING:
     import pyarrow.fs
+    import pyarrow.parquet
 
 __all__ = ["collapse_of_parquet", "summarize_parquet"]
 
 UNIT_ROWS = 1 << 18  # rows of a unit of work: seconds of reading, so that little is read again after an interruption
 BATCH_NUMBERS = 1 << 21  # features of a batch: megabytes, which stay in the processor's cache while they are summed
 MOST_CLASSES = 1 << 20  # words in the label column: more of them are no names of classes, and would fill the memory
-WIDEST_COVARIANCE = 4096  # beyond it the p x p matrix that nc1 needs is left out
 
 Progress = Callable[[int, int], None]  # units done, units in all
 
@@ -202,12 +202,8 @@ def _expected(units: Sequence[Unit], features: str | Sequence[str], label: str, 
     if first is None:
         raise ValueError("the files hold no rows.")
     with pq.ParquetFile(first.file, filesystem=first.filesystem) as file:
-        for name in [names] if isinstance(names, str) else names:
-            if name not in file.schema_arrow.names:
-                raise ValueError(f"{first.file} has no column {name!r}; it has {', '.join(file.schema_arrow.names)}.")
-        if label not in file.schema_arrow.names:
-            raise ValueError(f"{first.file} has no column {label!r}; it has {', '.join(file.schema_arrow.names)}.")
         listed = [names] if isinstance(names, str) else list(names)
+        _check_columns([*listed, label], file, first)
         head = next(file.iter_batches(256, list(first.row_groups), listed))
         kind = file.schema_arrow.field(label).type
         if num_classes is None and kind.num_fields:  # lists; is_nested of pyarrow 15 knows none of fixed size
@@ -229,6 +225,13 @@ def _expected(units: Sequence[Unit], features: str | Sequence[str], label: str, 
     if width == 0:
         raise ValueError(f"column {names!r} of {first.file} holds empty lists; a feature has at least one number.")
     return Columns(names, label, width, max(num_classes, 2), classes)
+
+
+def _check_columns(wanted: Sequence[str], file: pyarrow.parquet.ParquetFile, unit: Unit) -> None:
+    known = file.schema_arrow.names
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"{unit.file} has no column {name!r}; it has {', '.join(known)}.")
 
 
 def _are_words(kind: pyarrow.DataType) -> bool:
@@ -266,9 +269,7 @@ def _largest_label(units: Sequence[Unit], label: str) -> int:
     largest = 0
     for unit in units:
         with pq.ParquetFile(unit.file, filesystem=unit.filesystem) as file:
-            index = file.schema_arrow.names.index(label) if label in file.schema_arrow.names else -1
-            if index < 0:
-                raise ValueError(f"{unit.file} has no column {label!r}; it has {', '.join(file.schema_arrow.names)}.")
+            _check_columns([label], file, unit)
             for group in unit.row_groups:
                 about = file.metadata.row_group(group)
                 columns = (about.column(place) for place in range(about.num_columns))
