@@ -37,15 +37,11 @@ class Motion(Protocol):
     """How an optimizer moves all groups: what :class:`Ordered` asks of :class:`FlowPanels`, :class:`DescentSteps`."""
 
     @property
-    def settles(self) -> float:
-        """The time from which all rates are constant; infinite if that is not known."""
-
+    def sigma(self) -> Tensor: ...
     @property
-    def moving(self) -> bool:
-        """Whether any rate stays above zero."""
-
+    def rates(self) -> Rates: ...
     @property
-    def requires_grad(self) -> bool: ...
+    def schedules(self) -> tuple[Schedule, Schedule]: ...
     def times(self, time: Time) -> Tensor:
         """Checked times, in the unit of the optimizer."""
 
@@ -72,7 +68,9 @@ class Ordered:
 
     @property
     def requires_grad(self) -> bool:
-        return self.motion.requires_grad
+        rates, schedules = self.motion.rates, self.motion.schedules
+        parts = (self.motion.sigma, rates.features, rates.weight, rates.feature_decay, rates.weight_decay)
+        return any(part.requires_grad for part in parts) or any(needs_gradient(s.shape) for s in schedules)
 
     def times(self, time: Time) -> Tensor:
         return self.motion.times(time)
@@ -87,11 +85,11 @@ class Ordered:
 
     @property
     def ends(self) -> float | None:
-        return None if self.motion.moving else self.motion.settles
+        return None if _moving(self.motion.schedules) else _settles(self.motion.schedules)
 
     def lead(self) -> Tensor:
-        if not self.motion.moving:
-            return self.blocks(self.times(math.ceil(self.motion.settles))).relative()
+        if self.ends is not None:
+            return self.blocks(self.times(math.ceil(self.ends))).relative()
         return _leading(self.motion.tail())
 
     def growth(self, lr: Number | None) -> Tensor:
@@ -112,7 +110,7 @@ class Ordered:
         return torch.exp(tail.log) * _leading(tail) if survives else torch.zeros_like(tail.maps[:, 0])
 
     def _exponents(self, lr: Number | None) -> Tensor:
-        if lr is not None or not self.motion.moving:
+        if lr is not None or self.ends is not None:
             raise ValueError(
                 "exponents at another rate are known for proportional rates only: here features and prototypes follow "
                 "schedules of different shape. Ask growth() and rate() of a path whose schedules settle."
@@ -263,14 +261,6 @@ class FlowPanels:
     def settles(self) -> float:
         return _settles(self.schedules)
 
-    @property
-    def moving(self) -> bool:
-        return _moving(self.schedules)
-
-    @property
-    def requires_grad(self) -> bool:
-        return _requires_grad(self.sigma, self.rates, self.schedules)
-
     def _settles(self) -> Tensor:
         """:attr:`settles` with its gradient: the last edge, if that is where the rates settle."""
         edges = [edge for schedule in self.schedules for edge in schedule.shape.edges]
@@ -388,14 +378,6 @@ class DescentSteps:
     def settles(self) -> float:
         return _settles(self.schedules)
 
-    @property
-    def moving(self) -> bool:
-        return _moving(self.schedules)
-
-    @property
-    def requires_grad(self) -> bool:
-        return _requires_grad(self.sigma, self.rates, self.schedules)
-
     def times(self, time: Time) -> Tensor:
         return check_steps(time)
 
@@ -442,7 +424,7 @@ class DescentSteps:
 
     def _state(self, time: Tensor) -> tuple[Tensor, Tensor]:
         """(log, matrices (*, G, d, 2)) from the start to the state, buffers included."""
-        if not self.moving:
+        if not _moving(self.schedules):
             time = time.clamp(max=self._settled)
         log, product = ordered_products(self._later, (time - 1).clamp(min=0), max(self._settled - 1, 0))
         first = self.step(self._rates(0, 1), 1.0, 0.0)[0][..., :2]
@@ -461,12 +443,8 @@ def _settles(schedules: tuple[Schedule, Schedule]) -> float:
 
 
 def _moving(schedules: tuple[Schedule, Schedule]) -> bool:
+    """Whether any rate stays above zero."""
     return any(s.peak.item() * _floor(s) > 0 for s in schedules) or _settles(schedules) == math.inf
-
-
-def _requires_grad(sigma: Tensor, rates: Rates, schedules: tuple[Schedule, Schedule]) -> bool:
-    parts = (sigma, rates.features, rates.weight, rates.feature_decay, rates.weight_decay)
-    return any(part.requires_grad for part in parts) or any(needs_gradient(s.shape) for s in schedules)
 
 
 def _floor(schedule: Schedule) -> float:
