@@ -14,7 +14,7 @@ from inspect import cleandoc
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from typer.core import TyperGroup
 
@@ -54,6 +54,13 @@ def _claims() -> list[str]:
     return [*_registered("paper/claims", "claim"), *GROUPS]
 
 
+def _choices(setting: str) -> tuple[str, ...]:
+    """What a setting of a recipe can be, by the name of its type."""
+    from unhinge.training import recipe
+
+    return get_args(getattr(recipe, setting))
+
+
 def _recipes() -> list[str]:
     from unhinge.training.recipes import named_recipes
 
@@ -73,11 +80,8 @@ VALUES: dict[tuple[str, str], Names | tuple[str, ...]] = {
         *("convnet", "glyphnet", "resnet8", "tiny-resnet", "resnet20", "resnet32", "resnet56"),
         *("resnet18", "resnet34", "resnet50"),
     ),
-    ("train", "head"): ("linear", "pal", "fnpal", "etf-init", "many"),
-    ("train", "loss"): (
-        *("ce", "unhinged", "adjusted", "hinge", "mse", "ldam"),
-        *("taylor_softmax", "z", "spherical_softmax"),
-    ),
+    ("train", "head"): partial(_choices, "Head"),
+    ("train", "loss"): partial(_choices, "Loss"),
     ("train", "strategy"): ("auto", "ddp"),
     ("train", "accelerator"): ("auto", "cpu", "cuda", "mps"),
     ("train", "precision"): ("32-true", "bf16-mixed"),

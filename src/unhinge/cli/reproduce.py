@@ -194,9 +194,7 @@ def reproduce(
     except KeyboardInterrupt:
         typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
         raise typer.Exit(130) from None
-    except (SealError, LockError) as error:
-        refuse(str(error))
-    except (ImportError, DataError) as error:
+    except (SealError, LockError, ImportError, DataError) as error:
         refuse(str(error))
     try:
         page = write_report(folder)
@@ -218,16 +216,13 @@ def _figures(
 ) -> list[Result]:
     """The figures that were chosen, made or kept; with `collect` only those that are there."""
     names = [figure.id for figure in chosen]
-    if collect:
-        from unhinge.paper.figures.run import results
-
-        return [result for result in results(folder) if result.id in names]
-    return _make_figures(names, size, folder, seed, seeds, jobs) if names else []
-
-
-def _make_figures(names: list[str], size: Scale, folder: Path, seed: int, seeds: int, jobs: int | None) -> list[Result]:
+    if not names:
+        return []
     from unhinge.paper.figures.run import reproduce as make
+    from unhinge.paper.figures.run import results
 
+    if collect:
+        return [result for result in results(folder) if result.id in names]
     with progress_bar() as bar:
         task = bar.add_task("figures", total=None)
 
