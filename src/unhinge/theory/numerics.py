@@ -26,6 +26,7 @@ __all__ = [
     "first_time_below",
     "levels",
     "log_abs1p",
+    "merged",
     "safe_divide",
     "safe_norm",
     "safe_sqrt",
@@ -128,6 +129,14 @@ def levels(strengths: Tensor) -> tuple[Tensor, Tensor]:
     level = torch.empty_like(order)
     level[order] = torch.cumsum(opens, 0) - 1
     return level, order[opens]
+
+
+def merged(values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Means of sorted values, those taken together that differ by the noise at most; and which mean each is part of."""
+    opens = values.detach().diff().abs() > noise
+    group = torch.nn.functional.pad(opens.cumsum(0), (1, 0))
+    members = torch.bincount(group).to(values.detach())
+    return torch.zeros_like(members).index_add(0, group, values) / members, group
 
 
 def scaled(value: Tensor, log: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.linear.spectrum import Spectrum
-from unhinge.theory.numerics import CHUNK, EPS
+from unhinge.theory.numerics import CHUNK, EPS, merged
 from unhinge.theory.targets import Targets
 from unhinge.theory.types import Kernel, Operator
 from unhinge.theory.validation import as_tensors, check_alike, check_shape
@@ -205,10 +205,8 @@ def eigen(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -> tuple[Te
 
 def tied(values: Tensor, noise: Tensor) -> Tensor:
     """Sorted values, equal where only rounding tells them apart: otherwise a tie would break after a long time."""
-    opens = values.detach().diff().abs() > noise
-    group = torch.nn.functional.pad(opens.cumsum(0), (1, 0))
-    members = torch.bincount(group).to(values.detach())
-    return (torch.zeros_like(members).index_add(0, group, values) / members)[group]
+    means, group = merged(values, noise)
+    return means[group]
 
 
 def symmetric_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from torch import Tensor
 from unhinge.theory.keeping import kept
 from unhinge.theory.linear.prior import PriorSpectrum
 from unhinge.theory.linear.secular import EXACT_DIGITS, ROOM, SecularRoots, exact_root, in_blocks, solve_secular
-from unhinge.theory.numerics import EPS, levels, safe_sqrt
+from unhinge.theory.numerics import EPS, levels, merged, safe_sqrt
 
 __all__ = [
     "CLASS_WEIGHT_POWERS",
@@ -388,22 +388,14 @@ def soft_prior_spectrum(factor: Tensor, prior: Tensor, class_weight: Tensor) -> 
 def _thin_spectrum(small: Tensor, num_classes: int, terms: Tensor) -> SoftSpectrum:
     """Of `small`, a difference of these terms and of their means."""
     left, sigma, right = _ThinSVD.apply(small)  # type: ignore[no-untyped-call]
-    group, level = _clusters(sigma.detach(), num_classes)
-    members = torch.bincount(group).double()
-    merged = torch.zeros(len(level), dtype=torch.float64).index_add(0, group, sigma) / members
+    # Closer than the SVD can tell apart: one value. Otherwise a tie would break after a long time, either way.
+    values, group = merged(sigma, 4 * num_classes * EPS * sigma.detach()[0])
     # An SVD finds values to some eps of the largest, and the difference is rounded to some eps of its terms: below that
     # they are zero, whatever it says. (Labels that say nothing leave nothing but rounding.)
-    largest = max(merged.detach().max().item(), terms.detach().norm().item())
-    zero = merged.detach() <= 4 * num_classes * EPS * largest
-    merged = torch.where(zero, merged - merged.detach(), merged)
-    return SoftSpectrum(torch.cat([merged, merged.new_zeros(1)]), group, left, right)
-
-
-def _clusters(sigma: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    # Closer than the SVD can tell apart: one value. Otherwise a tie would break after a long time, either way.
-    tolerance = 4 * num_classes * EPS * sigma[0]
-    opens = torch.cat([torch.tensor([True]), sigma[:-1] - sigma[1:] > tolerance])
-    return torch.cumsum(opens, 0) - 1, sigma[opens]
+    largest = max(values.detach().max().item(), terms.detach().norm().item())
+    zero = values.detach() <= 4 * num_classes * EPS * largest
+    values = torch.where(zero, values - values.detach(), values)
+    return SoftSpectrum(torch.cat([values, values.new_zeros(1)]), group, left, right)
 
 
 class _ThinSVD(torch.autograd.Function):
