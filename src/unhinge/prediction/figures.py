@@ -10,8 +10,7 @@ import torch
 
 from unhinge.prediction.analysis import Prediction, generic_rate
 from unhinge.prediction.representatives import ending
-from unhinge.results.look import BLUE, COLORS, DASHES, GREEN, INK, MARKERS, head_line, new_figure, styled
-from unhinge.results.look import ORANGE as RED
+from unhinge.results.look import BLUE, COLORS, DASHES, GREEN, INK, MARKERS, ORANGE, head_line, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +60,7 @@ def _distance(axis: Axes, prediction: Prediction, time: torch.Tensor) -> None:
         )
     wanted, when = prediction.setting.distance, prediction.times[prediction.setting.distance]
     if math.isfinite(when):
-        axis.plot([when], [wanted], "o", color=RED, mfc="white", label=f"{wanted:g} after {math.ceil(when):,}")
+        axis.plot([when], [wanted], "o", color=ORANGE, mfc="white", label=f"{wanted:g} after {math.ceil(when):,}")
     axis.set(yscale="log", title="distance from the limit")
     axis.legend()
 
@@ -96,7 +95,7 @@ def _spectrum(axis: Axes, prediction: Prediction) -> None:
     setting = prediction.setting
     decay = math.sqrt(setting.feature_decay * setting.weight_decay)
     if decay:
-        axis.axhline(decay, color=RED, ls=DASHES["level"], lw=0.9, label=f"decay {decay:.3g}: modes below die")
+        axis.axhline(decay, color=ORANGE, ls=DASHES["level"], lw=0.9, label=f"decay {decay:.3g}: modes below die")
         axis.legend()
     axis.set(xlabel="mode", title=f"singular values; critical decay {prediction.critical_decay:.3g}")
     axis.set_ylim(bottom=-0.03 * prediction.critical_decay)
@@ -119,7 +118,7 @@ def _gamma(axis: Axes, prediction: Prediction) -> None:
             label=f"best {prediction.best_gamma:.4g}",
         )
     axis.axvline(
-        min(setting.gamma, 1.05 * edge), color=RED, ls=DASHES["level"], lw=0.9, label=f"now {setting.gamma:.4g}"
+        min(setting.gamma, 1.05 * edge), color=ORANGE, ls=DASHES["level"], lw=0.9, label=f"now {setting.gamma:.4g}"
     )
     words = "speed over γ" if prediction.cure is None else "speed over γ, with the cure"
     axis.set(xlabel="γ", title=words)
@@ -129,7 +128,9 @@ def _gamma(axis: Axes, prediction: Prediction) -> None:
 def _classes(axis: Axes, prediction: Prediction) -> None:
     order = np.argsort(-np.asarray(prediction.setting.counts), kind="stable")
     place = np.arange(1, len(order) + 1)
-    axis.plot(place, np.asarray(prediction.limit.sizes)[order], "o", color=RED, mfc="white", ms=4.5, label="as it is")
+    axis.plot(
+        place, np.asarray(prediction.limit.sizes)[order], "o", color=ORANGE, mfc="white", ms=4.5, label="as it is"
+    )
     if prediction.cure is not None:
         counts = torch.tensor(prediction.setting.counts, dtype=torch.float64)
         setting = prediction.setting

@@ -280,8 +280,7 @@ def _spectrum_panel(state: State, solved: Solved) -> Panel:
     sigma = script["m"].sigma.repeat_interleave(script["m"].multiplicity).tolist()
     names = [f"σ = {plain(s)}, exponent {plain(v)}" for s, v in zip(sigma, script["y"].tolist(), strict=True)]
     lead = script["lead"].tolist()
-    hover = {True: [n for n, leads in zip(names, lead, strict=True) if leads]}
-    hover[False] = [n for n, leads in zip(names, lead, strict=True) if not leads]
+    hover = {side: [n for n, leads in zip(names, lead, strict=True) if leads is side] for side in (True, False)}
     return panel_of(
         script,
         "mode (by singular value)",

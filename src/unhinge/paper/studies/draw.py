@@ -15,7 +15,7 @@ from unhinge.metrics import Reliability, reliability_diagram
 from unhinge.paper.studies.paired import mean_and_spread
 from unhinge.paper.studies.study import StudyResult
 from unhinge.results.json import JsonRecord
-from unhinge.results.look import COLORS, MARKERS, PlotOptions, save, styled
+from unhinge.results.look import COLORS, MARKERS, PlotOptions, head_line, new_figure, save, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,14 +40,12 @@ def draw_study(result: StudyResult, folder: Path) -> None:
         figure = DRAWN[result.study.kind](result.begun())
         lines = textwrap.wrap(result.study.claim, int(11 * figure.get_figwidth()))
         figure.set_figheight(figure.get_figheight() + 0.2 * (len(lines) - 1))
-        figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11, fontweight="bold")
+        head_line(figure, "\n".join(lines))
         save(figure, folder)
 
 
 def _figure(columns: int, rows: int = 1, width: float = 3.3, height: float = 2.7) -> tuple[Figure, np.ndarray]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width * columns, height * rows + 0.6), layout="constrained")
+    figure = new_figure(width * columns, height * rows + 0.6)
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
