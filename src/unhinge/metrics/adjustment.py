@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unhinge.metrics.checks import Labels, Numbers, as_labels, as_numbers, float64_device
+from unhinge.metrics.checks import Labels, Numbers, as_labels, as_numbers
 from unhinge.nn.decision import adjust_logits, balanced_decision
 from unhinge.nn.decision import posterior as posterior_of
+from unhinge.theory.numerics import widened
 
 __all__ = ["StrengthCurve", "strength_curve"]
 
@@ -81,7 +82,7 @@ def strength_curve(
         ([0.5, 1.0, 0.5], 0.5)
     """
     z = as_numbers("logits", logits, ("n", "C")).detach()
-    z = z.to(float64_device(z), torch.float64)  # in half precision a step of the strength would be rounded away
+    z = widened(z)  # in half precision a step of the strength would be rounded away
     frequencies = as_numbers("prior", prior, (z.shape[1],)).to(z.device)
     labels = as_labels("target", target, *z.shape).to(z.device)
     grid = torch.linspace(0, 4, 81, dtype=torch.float64)

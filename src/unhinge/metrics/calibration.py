@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unhinge.metrics.checks import Labels, Numbers, as_labels, as_probabilities, float64_device
+from unhinge.metrics.checks import Labels, Numbers, as_labels, as_probabilities
+from unhinge.theory.numerics import float64_device
 from unhinge.theory.processes import sum_over_processes
 from unhinge.theory.validation import check_number
 

@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Labels", "Numbers", "as_labels", "as_numbers", "as_probabilities", "at_least_single", "float64_device"]
+from unhinge.theory.numerics import widened
+
+__all__ = ["Labels", "Numbers", "as_labels", "as_numbers", "as_probabilities", "at_least_single"]
 
 Numbers: TypeAlias = Tensor | NDArray[Any] | Sequence[float] | Sequence[Sequence[float]]
 Labels: TypeAlias = Tensor | NDArray[Any] | Sequence[int]
@@ -18,10 +20,7 @@ Labels: TypeAlias = Tensor | NDArray[Any] | Sequence[int]
 
 def as_numbers(name: str, value: Numbers, shape: tuple[str | int, ...]) -> Tensor:
     """A finite, non-empty float tensor of `shape`, where a word stands for any size; whole numbers become float64."""
-    try:
-        number = value if isinstance(value, Tensor) else torch.as_tensor(_plain(value))
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{name} must be a tensor or an array of numbers, got {type(value).__name__}.") from None
+    number = _as_tensor(name, value, "numbers")
     if number.is_complex():
         raise ValueError(f"{name} must be real, got {number.dtype}.")
     wanted = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
@@ -42,6 +41,13 @@ def as_numbers(name: str, value: Numbers, shape: tuple[str | int, ...]) -> Tenso
     return number
 
 
+def _as_tensor(name: str, value: object, what: str) -> Tensor:
+    try:
+        return value if isinstance(value, Tensor) else torch.as_tensor(_plain(value))
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} must be a tensor or an array of {what}, got {type(value).__name__}.") from None
+
+
 def _plain(value: object) -> NDArray[Any]:
     """An array of a form that torch takes: no negative strides, and the byte order of the machine."""
     array = np.asarray(value)
@@ -51,10 +57,7 @@ def _plain(value: object) -> NDArray[Any]:
 
 def as_labels(name: str, value: Labels, size: int, num_classes: int) -> Tensor:
     """Labels :math:`0 .. C - 1` of `size` examples, as int64."""
-    try:
-        labels = value if isinstance(value, Tensor) else torch.as_tensor(_plain(value))
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{name} must be a tensor or an array of labels, got {type(value).__name__}.") from None
+    labels = _as_tensor(name, value, "labels")
     if labels.numel() == 0:
         raise ValueError(f"{name} is empty; at least one example is needed.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
@@ -78,7 +81,7 @@ def as_probabilities(value: Numbers) -> Tensor:
     probabilities = as_numbers("probabilities", value, ("n", "C")).detach()
     # An average over models or a softmax in another precision may be off by more than eps; logits are off by far more.
     budget = max(1e-3, 4 * torch.finfo(probabilities.dtype).eps)
-    wide = probabilities.to(float64_device(probabilities), torch.float64)
+    wide = widened(probabilities)
     drift, low = (wide.sum(1) - 1).abs().max().item(), wide.min().item()
     if drift > budget or low < -budget:
         what = f"a row sums to 1 only within {drift:.3g}" if drift > budget else f"one is {low:.3g}"
@@ -87,11 +90,6 @@ def as_probabilities(value: Numbers) -> Tensor:
             "If these are logits, pass logits.softmax(1)."
         )
     return probabilities
-
-
-def float64_device(value: Tensor) -> torch.device:
-    """Where to accumulate in float64: where the values are, or the CPU if their device has no float64."""
-    return torch.device("cpu") if value.device.type == "mps" else value.device
 
 
 def at_least_single(dtype: torch.dtype) -> torch.dtype:

@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unhinge.metrics.checks import Labels, Numbers, as_labels, as_numbers, at_least_single, float64_device
+from unhinge.metrics.checks import Labels, Numbers, as_labels, as_numbers, at_least_single
 from unhinge.nn.angles import smallest_angle, unit_rows
 from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.linear.summary import HardSummary
-from unhinge.theory.numerics import safe_norm, unit_of
+from unhinge.theory.numerics import float64_device, safe_norm, unit_of
 from unhinge.theory.processes import sum_over_processes
 
 __all__ = ["WIDEST_COVARIANCE", "CollapseSummary", "neural_collapse", "summarize_collapse"]

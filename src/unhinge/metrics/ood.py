@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unhinge.metrics.checks import Numbers, as_numbers, at_least_single, float64_device
-from unhinge.theory.numerics import safe_norm
+from unhinge.metrics.checks import Numbers, as_numbers, at_least_single
+from unhinge.theory.numerics import safe_norm, widened
 
 __all__ = ["log_odds", "ood_metrics", "ood_scores"]
 
@@ -101,7 +101,7 @@ def ood_metrics(id_scores: Numbers, ood_scores: Numbers, positive: Literal["id",
     if positive not in ("id", "ood"):
         raise ValueError(f'positive must be "id" or "ood", got {positive!r}.')
     inside, outside = (
-        score.detach().to(float64_device(score), torch.float64)
+        widened(score.detach())
         for score in (as_numbers("id_scores", id_scores, ("n",)), as_numbers("ood_scores", ood_scores, ("m",)))
     )
     accepted, wrongly = _accepted(inside, outside.to(inside.device))

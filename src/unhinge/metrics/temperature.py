@@ -15,7 +15,8 @@ from torch import Tensor
 
 from unhinge.extras import needed_for
 from unhinge.metrics.calibration import expected_calibration_error
-from unhinge.metrics.checks import Labels, Numbers, as_labels, as_numbers, float64_device
+from unhinge.metrics.checks import Labels, Numbers, as_labels, as_numbers
+from unhinge.theory.numerics import widened
 
 __all__ = ["AfterTemperature", "after_temperature", "fit_temperature"]
 
@@ -93,7 +94,7 @@ def after_temperature(logits: Numbers, target: Labels, bins: int = 15) -> AfterT
 def _checked(logits: Numbers, target: Labels) -> tuple[Tensor, Tensor]:
     """In float64, with the largest logit of each row at zero: no probability depends on it, and none overflows."""
     z = as_numbers("logits", logits, ("n", "C")).detach()
-    z = z.to(float64_device(z), torch.float64)
+    z = widened(z)
     return z - z.amax(1, keepdim=True), as_labels("target", target, *z.shape).to(z.device)
 
 

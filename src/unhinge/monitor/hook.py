@@ -21,6 +21,7 @@ from unhinge.metrics.collapse import WIDEST_COVARIANCE
 from unhinge.monitor.forecast import Forecast, Setting, forecast
 from unhinge.nn.probe import find_head, head_parameters
 from unhinge.prediction import Measured
+from unhinge.theory.numerics import float64_device
 from unhinge.theory.processes import sum_over_processes
 
 __all__ = ["Monitor"]
@@ -282,10 +283,8 @@ class Monitor:
         whole = self.summary
         if whole is None:
             weight = head_parameters(self.head)[0]
-            device = "cpu" if weight.device.type == "mps" else weight.device
-            whole = CollapseSummary.empty(
-                self.num_classes, self.dim, self.dim <= WIDEST_COVARIANCE, weight.dtype, device
-            )
+            covariance = self.dim <= WIDEST_COVARIANCE
+            whole = CollapseSummary.empty(self.num_classes, self.dim, covariance, weight.dtype, float64_device(weight))
         counts = torch.tensor([self._nonfinite, int(self._apart), self._compared])
         if dist.is_available() and dist.is_initialized() and dist.get_world_size(self.group) > 1:
             whole, counts = whole.all_reduce(self.group), sum_over_processes(counts, self.group)

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unhinge.metrics.checks import Labels, Numbers, as_numbers, at_least_single, float64_device
+from unhinge.metrics.checks import Labels, Numbers, as_numbers, at_least_single
 from unhinge.metrics.collapse import CHUNK, CollapseSummary
 from unhinge.metrics.ood import log_odds
 from unhinge.nn.angles import unit_rows
@@ -30,7 +30,7 @@ from unhinge.ood.formulas import (
     norm_score,
     vim_score,
 )
-from unhinge.theory.numerics import safe_norm
+from unhinge.theory.numerics import float64_device, safe_norm
 from unhinge.theory.processes import sum_over_processes
 
 __all__ = ["SCORES", "CollapseDetector"]

@@ -24,6 +24,7 @@ __all__ = [
     "differentiable_time",
     "falling",
     "first_time_below",
+    "float64_device",
     "levels",
     "log_abs1p",
     "merged",
@@ -83,7 +84,12 @@ def widened(x: Tensor) -> Tensor:
 
     Whatever decides is decided here: rounded to eight bits, a part that the start does have looks like rounding.
     """
-    return x.to("cpu" if x.device.type == "mps" else x.device, torch.float64)
+    return x.to(float64_device(x), torch.float64)
+
+
+def float64_device(x: Tensor) -> torch.device:
+    """Where to compute in float64: where the values are, or the CPU if their device has no float64."""
+    return torch.device("cpu") if x.device.type == "mps" else x.device
 
 
 def unit_of(*tensors: Tensor | None) -> float:
