@@ -21,6 +21,7 @@ __all__ = [
     "check_class_weight",
     "check_dtype",
     "check_features",
+    "check_floating",
     "check_gamma",
     "check_not_negative",
     "check_positive",
@@ -30,6 +31,7 @@ __all__ = [
     "check_reduction",
     "check_size",
     "check_smoothing",
+    "check_widths",
     "class_axis",
     "default_gamma",
     "is_soft",
@@ -230,17 +232,30 @@ def _target_shape(logits: Tensor, axis: int, soft: bool) -> torch.Size:
     return logits.shape if soft else torch.Size((*logits.shape[:axis], *logits.shape[axis + 1 :]))
 
 
+def check_widths(features: Tensor, weight: Tensor) -> None:
+    """Features (..., p) beside a weight (C, p)."""
+    if features.ndim == 0 or weight.ndim != 2 or features.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            "features and weight must be rows of one length, shapes (..., p) and (C, p), "
+            f"got {tuple(features.shape)} and {tuple(weight.shape)}."
+        )
+
+
+def check_floating(name: str, value: Tensor, last: str) -> None:
+    """A floating tensor with at least one axis, the last of which is called `last`."""
+    if value.ndim == 0 or not value.is_floating_point():
+        raise ValueError(
+            f"{name} must be a floating tensor of shape (..., {last}), got {tuple(value.shape)} of {value.dtype}."
+        )
+
+
 def check_features(features: Tensor, weight: Tensor, target: Tensor, **rows: Tensor | None) -> bool:
     """Features (..., p), weight (C, p) and fitting targets; `rows` are further (p,) or (C,) tensors by name.
 
     Returns whether the targets are probabilities.
     """
     features, weight = as_tensor("features", features), as_tensor("weight", weight)
-    if features.ndim == 0 or weight.ndim != 2 or features.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            "features and weight must be rows of one length, shapes (..., p) and (C, p), "
-            f"got {tuple(features.shape)} and {tuple(weight.shape)}."
-        )
+    check_widths(features, weight)
     if not (features.is_floating_point() and weight.is_floating_point()):
         raise ValueError(f"features and weight must have floating dtypes, got {features.dtype} and {weight.dtype}.")
     soft = is_soft(target)

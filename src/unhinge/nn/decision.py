@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unhinge.nn.contract import as_class_weight, as_tensor, check_positive
+from unhinge.nn.contract import as_class_weight, as_tensor, check_floating, check_positive, check_widths
 from unhinge.nn.precision import widened
 from unhinge.theory.validation import check_number
 
@@ -48,11 +48,7 @@ def centered_logits(
         >>> centered_logits(torch.tensor([[2.0, 1.0]]), weight)
         tensor([[ 2., -2.]])
     """
-    if features.ndim == 0 or weight.ndim != 2 or features.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            "features and weight must be rows of one length, shapes (..., p) and (C, p), "
-            f"got {tuple(features.shape)} and {tuple(weight.shape)}."
-        )
+    check_widths(features, weight)
     wide = weight.to(widened(weight.dtype))
     centered = (wide - wide.mean(0)).to(weight.dtype)
     if feature_mean is not None:
@@ -98,7 +94,7 @@ def posterior(logits: Tensor, radius: float, class_weight: Tensor | None = None)
         tensor([[1.0000, 0.0000, 0.0000],
                 [0.5000, 0.5000, 0.0000]])
     """
-    _check_logits("logits", logits)
+    check_floating("logits", as_tensor("logits", logits), "C")
     reason = ". It is the norm the features were trained to have: that of FeatureNormPenalty.for_radius(radius, ...)."
     check_positive("radius", radius, reason)
     classes = logits.shape[-1]
@@ -130,7 +126,7 @@ def adjust_logits(logits: Tensor, prior: Tensor | Sequence[float], strength: flo
         >>> adjust_logits(torch.tensor([[1.0, 0.0]]), prior=[0.9, 0.1]).argmax(1)
         tensor([1])
     """
-    _check_logits("logits", logits)
+    check_floating("logits", as_tensor("logits", logits), "C")
     frequencies = _frequencies(prior, logits)
     _check_exponent("strength", strength)
     return logits - strength * frequencies.log().to(logits.dtype)
@@ -156,7 +152,7 @@ def balanced_decision(
         >>> balanced_decision(torch.tensor([[0.8, 0.2], [0.95, 0.05]]), [0.9, 0.1])
         tensor([1, 0])
     """
-    _check_logits("posterior", posterior)
+    check_floating("posterior", as_tensor("posterior", posterior), "C")
     frequencies = _frequencies(prior, posterior)
     _check_exponent("strength", strength)
     check_number("floor", floor)
@@ -167,13 +163,6 @@ def balanced_decision(
     kept = torch.where((kept > 0).any(-1, keepdim=True), kept, wide)
     # In logarithms: a frequency of 1e-50 is zero in float32, and its quotient with a probability of zero is none.
     return (kept.log() - strength * frequencies.log().to(wide.dtype)).argmax(-1)
-
-
-def _check_logits(name: str, value: Tensor) -> None:
-    if as_tensor(name, value).ndim == 0 or not value.is_floating_point():
-        raise ValueError(
-            f"{name} must be a floating tensor of shape (..., C), got {tuple(value.shape)} of {value.dtype}."
-        )
 
 
 def _check_exponent(name: str, value: float) -> None:

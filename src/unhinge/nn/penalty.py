@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from unhinge.nn.contract import check_gamma, check_size, default_gamma
+from unhinge.nn.contract import check_floating, check_gamma, check_size, default_gamma
 from unhinge.nn.precision import widened
 from unhinge.theory.validation import check_number
 
@@ -36,10 +36,7 @@ def feature_norm_penalty(
         tensor(13.)
     """
     check_penalty_reduction(reduction)
-    if features.ndim == 0 or not features.is_floating_point():
-        raise ValueError(
-            f"features must be a floating tensor of shape (..., p), got {tuple(features.shape)} of {features.dtype}."
-        )
+    check_floating("features", features, "p")
     squares = features.to(widened(features.dtype)).square().sum(-1)
     if weight is None:
         return strength * (squares.sum() if reduction == "sum" else squares.mean())

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unhinge.nn.contract import check_floating
 from unhinge.nn.precision import widened
 
 __all__ = ["rescale_gradient"]
@@ -35,10 +36,7 @@ def rescale_gradient(features: Tensor) -> Tensor:
         tensor([[5., 5.],
                 [1., 1.]])
     """
-    if features.ndim == 0 or not features.is_floating_point():
-        raise ValueError(
-            f"features must be a floating tensor of shape (..., p), got {tuple(features.shape)} of {features.dtype}."
-        )
+    check_floating("features", features, "p")
     return _Rescale.apply(features)  # type: ignore[no-untyped-call]
 
 
