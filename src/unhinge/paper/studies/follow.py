@@ -5,7 +5,9 @@ A run is named by its recipe, so tables that share a network share the run, and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -53,28 +55,40 @@ class Task:
 
 def measured(task: Task) -> JsonRecord | None:
     """What was measured of it, if that lies there whole; one with unknown images answers for one without."""
-    paths = [task.path]
-    if task.ood is None:
-        paths += sorted(task.path.parent.glob(f"{task.name}-*.json"))
-    stored = (result for path in paths if (result := read_run(path)) is not None)
-    return next((result for result in stored if _is_of(result, task.recipe)), None)
 
+    def paths() -> Iterator[Path]:
+        yield task.path
+        if task.ood is None:  # looked for only then: there may be hundreds
+            yield from sorted(task.path.parent.glob(f"{task.name}-*.json"))
 
-def _is_of(result: JsonRecord, recipe: Recipe) -> bool:
-    """Whether a result was made by this recipe; settings that came later had their defaults then."""
-    try:
-        return Recipe.of(result["recipe"]) == recipe
-    except RecipeError:
-        return False
+    stored = (found for path in paths() if (found := _stored(path)) is not None)
+    return next((result for result, recipe in stored if recipe == task.recipe), None)
 
 
 def read_run(path: Path) -> JsonRecord | None:
     """A file of results, None where there is none; one that was changed is a :class:`SealError` that names it."""
+    found = _stored(path)
+    return None if found is None else found[0]
+
+
+def _stored(path: Path) -> tuple[JsonRecord, Recipe | None] | None:
     try:
-        result = read_sealed(path)
+        about = path.stat()
     except FileNotFoundError:
         return None
-    return result if isinstance(result.get("recipe"), dict) else None
+    return _read(path, about.st_ino, about.st_size, about.st_mtime_ns)
+
+
+@cache  # plans, tables and verdicts ask for the same runs again and again: five hundred take four seconds to read
+def _read(path: Path, *stamp: int) -> tuple[JsonRecord, Recipe | None] | None:
+    """A result and its recipe, in which settings that came later have the defaults they had then; None of no recipe."""
+    result = read_sealed(path)
+    if not isinstance(result.get("recipe"), dict):
+        return None
+    try:
+        return result, Recipe.of(result["recipe"])
+    except RecipeError:
+        return result, None
 
 
 def follow(task: Task) -> JsonRecord:
