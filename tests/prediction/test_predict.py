@@ -354,7 +354,7 @@ def test_the_folder_gets_a_page_that_needs_nothing_else(tmp_path: Path):
     ("counts", "options", "said"),
     [
         ([5, 5], {"feature_decay": 0.3, "weight_decay": 0.01}, "there is no best one"),
-        ([5, 4, 3, 2], {"gamma": 2.0}, "No class weights help"),
+        ([5, 4, 3, 2], {"gamma": 2.0}, "Here n_c^(-1/2) does not help"),
         ([5, 5, 2, 2], {}, "become negligibly small"),
         ([1, 1, 1], {}, "1 example each"),
     ],

@@ -381,6 +381,14 @@ def test_runs_that_differ_in_a_setting_are_told_apart_by_it(tmp_path):
     assert {row["method"] for row in json.loads(stdout)} == {f"ce, linear head, batch {n}" for n in (64, 128)}
 
 
+def test_one_class_is_refused_before_the_first_epoch(tmp_path):
+    for part in ("train", "test"):
+        make.image(tmp_path / part / "a" / "0.png", make.images(8, 8, 3))
+    code, _, stderr = run("train", "--data", f"folder:{tmp_path}", *SMALL, "--out", tmp_path / "out")
+    assert code == 2
+    assert "has one class, 'a'" in " ".join(stderr.split())
+
+
 def test_a_folder_of_images_of_several_sizes_is_trained_on_at_the_size_asked_for(tmp_path):
     for part in ("train", "test"):
         for label, name in enumerate("ab"):
@@ -394,3 +402,42 @@ def test_a_folder_of_images_of_several_sizes_is_trained_on_at_the_size_asked_for
     assert run("train", *data, "--image-size", "8", "--out", tmp_path / "out")[0] == 0
     code, _, stderr = run("evaluate", tmp_path / "out")
     assert code == 0, stderr
+
+
+def test_a_run_on_images_of_ones_own_meets_unknown_ones_from_another_folder(tmp_path, monkeypatch):
+    """--data-root is where the unknown set lies; the images of the run stay where they were."""
+    monkeypatch.chdir(tmp_path)
+    for part in ("train", "test"):
+        for label, name in enumerate("ab"):
+            for number in range(4):
+                make.image(Path("mine") / part / name / f"{number}.png", make.images(8, 8, 3, seed=label))
+    for number in range(3):
+        make.image(Path("other root") / "unknown" / "c" / f"{number}.png", make.images(9, 9, 3, seed=7))
+        make.image(Path("other root") / "unknown" / "test" / "c" / f"{number}.png", make.images(9, 9, 3, seed=7))
+    code, _, stderr = run("train", "--data", "folder:mine", "--batch", "4", *SMALL, "--out", "run")
+    assert code == 0, stderr
+    assert "8 images to train on, 4 of each of 2 classes; 8 images to test on" in stderr
+    code, _, stderr = run("evaluate", "run", "--ood", "folder:unknown", "--data-root", "other root")
+    assert code == 0, stderr
+
+
+def test_decisions_are_adjusted_only_where_classes_differ_in_size(tmp_path):
+    for name, imbalance in (("even", ()), ("tail", ("--imbalance", "exp:10"))):
+        assert run("train", *SMALL, *imbalance, "--out", tmp_path / name)[0] == 0
+    assert "adjusted with strength" not in run("evaluate", tmp_path / "even")[1]
+    assert "adjusted with strength" in run("evaluate", tmp_path / "tail")[1]
+
+
+def test_a_posterior_has_the_calibration_error_that_is_shown_first(tmp_path):
+    head = ("--loss", "unhinged", "--head", "pal", "--radius", "2", "--no-augment", "--batch", "32")
+    assert run("train", "--epochs", "4", "--width", "8", *head, "--out", tmp_path)[0] == 0  # long enough to reach it
+    code, stdout, _ = run("evaluate", tmp_path)
+    assert code == 0
+    numbers = json.loads((tmp_path / "evaluation.json").read_text())
+    assert f"{numbers['posterior_ece']:.4f}" in stdout.split("ECE of the softmax, no probability here")[0]
+
+
+def test_an_unknown_data_set_is_told_the_nearest_name():
+    code, _, stderr = run("data", "CIFAR10")
+    assert code == 2
+    assert "did you mean cifar10?" in " ".join(stderr.split())

@@ -128,7 +128,7 @@ def test_whole_numbers_stand_for_floats_and_give_the_same_key():
         ({"class_weigth": 0.5}, "did you mean class_weight"),
         ({"qqqqqq": 1}, "There are: data, image_size, shrink"),
         ({"lr": 1e39}, "lr must be a number of at least 0 and at most 3.40282"),
-        ({"data": "cifar10", "image_size": 16}, "the data are cifar10: use shrink"),
+        ({"data": "cifar10", "image_size": 16}, "the data are cifar10. Pass shrink="),
         ({"lr": "0.1"}, "lr must be float, got '0.1'"),
         ({"lr": None}, "lr must be float, got None"),
         ({"lr": True}, "lr must be float, got True"),

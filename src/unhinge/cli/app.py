@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from unhinge.cli import data, explore, predict, reproduce, train, verify
+from unhinge.cli import data, evaluate, explore, predict, reproduce, train, verify
 from unhinge.cli.completion import Commands
 
 __all__ = ["app", "main"]
@@ -27,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 INTERRUPTED, CLOSED_PIPE = 130, 141  # 128 plus the number of the signal, as shells report them
-for module in (verify, reproduce, train, predict, explore, data):
+for module in (verify, reproduce, train, evaluate, predict, explore, data):
     module.add_to(app)
 
 

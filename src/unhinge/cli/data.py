@@ -34,12 +34,12 @@ def show(
     Nothing is downloaded. The test files of each set are read and compared with their published checksums. The exit
     code is 1 if a data set that was named is missing or damaged, 2 for a name that does not exist.
     """
-    from unhinge.data.load import NAMES
+    from unhinge.data.load import NAMES, no_such_data
 
     known = [data_set for data_set in NAMES if data_set != "folder:PATH"]
     for asked in name or ():
         if asked not in known:
-            refuse(f"there is no data set {asked!r}. There are {', '.join(known)}.")
+            refuse(str(no_such_data(asked, known)))
     records = [_record(data_set, data_root) for data_set in name or known]
     if json:
         typer.echo(as_json(records))

@@ -32,7 +32,7 @@ def verify(
             "or an erratum (erratum-19); beyond for our own statements. Without any, all claims as a table."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random problems.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the random problems.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="One JSON list of records on stdout.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table on stdout.")] = False,
     html: Annotated[bool, typer.Option("--html", help="An HTML table (a fragment) on stdout.")] = False,

@@ -66,7 +66,7 @@ def verify(content: bytes, md5: str | None, file: Path | str, checksum: Checksum
         return
     message = (
         f"{file} is not the official file: its md5 is {actual}, expected {md5}. "
-        'Pass checksum="skip" if the difference is meant.'
+        'Put the official file there, or call load(..., checksum="skip") if the difference is meant.'
     )
     if checksum == "error":
         raise DataError(message)

@@ -48,7 +48,7 @@ def image_folder(path: Path, *, image_size: int | None = None, grey: bool = Fals
         raise MissingFile(f"there is no folder {path}. It should have train/CLASS/ and test/CLASS/, or CLASS/.")
     if parts["test"] is None and parts["train"] is None:
         names = _classes(path)
-        images, labels = _read(path, names, image_size, grey, trained_on=True)
+        images, labels = _read(path, names, image_size, grey, trained_on=train)
         first, second = stratified_split(labels, share=0.2, seed=0)
         if not len(second):
             raise DataError(f"{path} has one image of each class, too few to split. Add some, or make a test folder.")

@@ -21,7 +21,7 @@ from unhinge.data.images import ImageSet, Splits
 from unhinge.data.patches import patches
 from unhinge.data.svhn import svhn
 
-__all__ = ["NAMES", "blank", "load"]
+__all__ = ["NAMES", "blank", "load", "no_such_data"]
 
 _FILES: dict[str, Callable[..., Splits]] = {
     "cifar10": cifar10,
@@ -80,9 +80,10 @@ def load(
     below = Path(os.environ.get("UNHINGE_DATA", "data") if root is None else root).expanduser()
     kind, _, path = name.partition(":")
     if kind == "folder" and path:
-        # A relative PATH is meant from `root` where one is named, and from here where none is.
+        # A relative PATH is meant from `root` where one is named and it is there, and from here otherwise.
         place = Path(path).expanduser()
-        read: Callable[..., Splits] = partial(image_folder, place if root is None else below / place)
+        inside = root is not None and ((below / place).is_dir() or not place.is_dir())
+        read: Callable[..., Splits] = partial(image_folder, below / place if inside else place)
     elif name == "imagenet100":
         read = partial(imagenet100, below)
     elif name in ("digits", "patches"):
@@ -92,9 +93,7 @@ def load(
     elif name in _FILES:
         read = partial(_FILES[name], below, checksum=checksum)
     else:
-        near = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"; did you mean {near[0]}?" if near else "."
-        raise ValueError(f"there is no data set {name!r}{hint} There are {', '.join(NAMES)}.")
+        raise no_such_data(name, NAMES)
     if (fonts is not None or characters is not None) and name != "glyphs":
         raise ValueError(f"fonts and characters are for glyphs; {name} has images of its own.")
     if image_size is not None:
@@ -105,6 +104,13 @@ def load(
         read = partial(read, image_size=image_size)
     splits = read(train=train)
     return splits if train else replace(splits, absent="They were left unread: pass train=True.")
+
+
+def no_such_data(name: str, names: Sequence[str]) -> ValueError:
+    """The error for a name that is none of `names`, with the nearest of them."""
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else "."
+    return ValueError(f"there is no data set {name!r}{hint} There are {', '.join(names)}.")
 
 
 def blank(name: str) -> Splits | None:

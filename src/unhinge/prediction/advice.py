@@ -128,7 +128,7 @@ def _why_this_rate(rate: float, critical: float, size: int, chosen: bool) -> str
         return (
             f"1/(2 critical decay), the largest rate at which no mode changes its sign from step to step; the distance "
             f"then halves at every step. This rate is for free features, whose gradients have the factor 1/n = "
-            f"1/{size:,}; pass lr= to keep the rate of a network"
+            f"1/{size:,}; give lr to keep the rate of a network"
         )
     if rate > largest:
         return f"the given rate; beyond 1/(2 critical decay) = {number(largest)} some modes change sign at every step"

@@ -410,9 +410,10 @@ def _labels(value: object, size: int) -> Tensor:
             raise FileError(f"labels must lie in 0 .. C - 1, got values up to {value.max()}.")
         value = torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64).reshape(value.shape))
     if not isinstance(value, Tensor) or value.dtype not in WHOLE or value.layout != torch.strided:
-        raise FileError(
-            f"labels must be whole numbers of an integer dtype, got {kind}. Soft labels: give the most probable class."
-        )
+        advice = "Soft labels: give the most probable class."
+        if "bool" in str(kind):
+            advice = "Save true and false as 1 and 0: labels.astype(int)."
+        raise FileError(f"labels must be whole numbers of an integer dtype, got {kind}. {advice}")
     if value.shape != (size,):
         raise FileError(f"labels must have shape ({size},), one per example, got {_shape(value)}.")
     return value.to(torch.int64).contiguous()

@@ -143,10 +143,12 @@ def _imbalance(prediction: Prediction) -> list[str]:
     none, cure, inverse = by_name["none"], by_name["sqrt"], by_name["inverse"]
     classes, distance = prediction.setting.num_classes, prediction.setting.distance
     tail = f"The largest class has {prediction.imbalance:.4g} times the examples of the smallest"
-    if not cure.right_classes:
-        return [f"{tail}. No class weights help at this gamma: no class is right in the limit."]
+    without = f"{tail}. Without class weights {_ends(none, classes, distance)}."
+    if cure.right_classes <= none.right_classes:
+        hint = "Lower gamma first." if prediction.setting.gamma > 1 / (classes - 1) else "The start decides it."
+        return [f"{without} Here n_c^(-1/2) does not help: with it {_ends(cure, classes, distance)}. {hint}"]
     return [
-        f"{tail}. Without class weights {_ends(none, classes, distance)}.",
+        without,
         f"Use class weights n_c^(-1/2), where n_c is the size of class c. With them {_ends(cure, classes, distance)}. "
         f"Inverse frequencies 1/n_c are too strong: with them {_ends(inverse, classes, distance)}.",
         "If all classes are equally important at test time, also divide the posterior by the class frequencies "

@@ -64,6 +64,7 @@ class Evaluation:
     known: dict[str, torch.Tensor] = field(default_factory=dict)  # every score of the test images, by name
     unknown: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)  # the same for each unknown set
     detections: list[Detection] = field(default_factory=list)  # every score against every unknown set
+    posterior: Reliability | None = None  # of the probabilities that a fixed simplex with a radius states
 
 
 def load_network(folder: str | Path, images: ImageSet, which: str = "last") -> Classifier:
@@ -158,10 +159,11 @@ def _evaluate(
         },
         "notes": _notes(recipe, ood),
     }
-    posterior = probabilities(tested.logits, recipe, counts, length)
+    posterior, stated = probabilities(tested.logits, recipe, counts, length), None
     if posterior is not None:
         # Its logits are affine in the posterior: their softmax is no probability, its calibration error an artefact.
-        numbers["posterior_ece"] = reliability(posterior, tested.labels).error
+        stated = reliability(posterior, tested.labels)
+        numbers["posterior_ece"] = stated.error
     if prior is not None:
         numbers["adjusted"] = adjusted_record(tested.logits, tested.labels, counts, recipe, length)
     scores: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -189,7 +191,7 @@ def _evaluate(
     numbers = {"weights": which, "recipe": recipe.key, "test_images": len(images.test)} | numbers
     _write_logits(place / "test_logits.safetensors", tested, recipe.key)
     write_sealed(place / "evaluation.json", plain(numbers, names=True), indent=2)
-    return Evaluation(place, numbers, bins, scores, known, unknown_scores, table)
+    return Evaluation(place, numbers, bins, scores, known, unknown_scores, table, stated)
 
 
 def _weights(folder: Path, which: str) -> Path:

@@ -17,7 +17,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unhinge.data import ImageSet, Splits, augment_for, batches, imbalanced, load, num_batches, shrink, with_label_noise
+from unhinge.data import (
+    DataError,
+    ImageSet,
+    Splits,
+    augment_for,
+    batches,
+    imbalanced,
+    load,
+    num_batches,
+    shrink,
+    with_label_noise,
+)
 from unhinge.data.glyphs import font_faces
 from unhinge.nn.precision import widened
 from unhinge.results.json import JsonRecord, plain
@@ -80,6 +91,8 @@ def material_of(recipe: Recipe, data_root: str | Path | None = None, splits: Spl
             characters=recipe.characters,
         )
     train, test, kept = splits.training, splits.test, None
+    if train.num_classes < 2:
+        raise DataError(f"{recipe.data} has one class, {train.classes[0]!r}, and a classifier needs at least 2.")
     if recipe.shrink > 1:
         train, test = shrink(train, recipe.shrink), shrink(test, recipe.shrink)
     if recipe.imbalance is not None or recipe.largest is not None:

@@ -57,11 +57,14 @@ def draw_curves(records: Sequence[JsonRecord], title: str) -> Figure:
 def draw_evaluation(evaluation: Evaluation, title: str) -> Figure:
     """The reliability diagram, and a histogram of each score if there was an unknown set."""
     count = 1 + len(evaluation.scores)
+    first_set = next(iter(evaluation.unknown), "unknown images")
     with styled():
         figure = new_figure(3.6 * count, 3.8)
         first, *others = figure.subplots(1, count, squeeze=False)[0]
-        reliability_diagram(evaluation.reliability, first, "reliability")
+        stated = evaluation.posterior or evaluation.reliability
+        words = "softmax" if evaluation.posterior is None else "posterior"
+        reliability_diagram(stated, first, f"reliability of the {words}")
         for axis, (name, (known, unknown)) in zip(others, evaluation.scores.items(), strict=True):
-            score_histogram(known, unknown, axis, label=f"{name} score")
+            score_histogram(known, unknown, axis, label=f"{name} score, against {first_set}")
         head_line(figure, title)
     return figure

@@ -123,7 +123,8 @@ class Recipe:
             raise RecipeError(f"fonts and characters are for data glyphs, but the data are {self.data}.")
         if self.image_size is not None and self.data.partition(":")[0] not in ("folder", "imagenet100", "glyphs"):
             raise RecipeError(
-                f"image_size is for data folder:PATH, imagenet100 and glyphs, but the data are {self.data}: use shrink."
+                f"image_size is for data folder:PATH, imagenet100 and glyphs, but the data are {self.data}. "
+                "Pass shrink= to make their images smaller."
             )
         self._check_combinations()
 

@@ -6,6 +6,7 @@ carries a checksum (:mod:`unhinge.results.sealed`): a digit that was changed on 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from unhinge.results.tables import as_csv
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-__all__ = ["epoch_seconds", "read_records", "seconds_spent", "Log"]
+__all__ = ["Log", "epoch_seconds", "read_data", "read_records", "seconds_spent"]
 
 
 def read_records(folder: Path, first: int | None = None) -> list[JsonRecord]:
@@ -29,6 +30,15 @@ def read_records(folder: Path, first: int | None = None) -> list[JsonRecord]:
         first: Read only so many: what lies behind the last checkpoint is trained again anyway.
     """
     return _read(folder / "log.jsonl", first)
+
+
+def read_data(folder: Path) -> JsonRecord | None:
+    """What a run says of its images in data.json, such as the `counts` of its classes; None where it says nothing."""
+    try:
+        about: JsonRecord = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return about
 
 
 def seconds_spent(folder: Path) -> float:
