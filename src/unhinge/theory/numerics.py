@@ -33,6 +33,7 @@ __all__ = [
     "safe_sqrt",
     "scaled",
     "spanned",
+    "squares_fit",
     "unit_of",
     "widened",
 ]
@@ -103,15 +104,22 @@ def unit_of(*tensors: Tensor | None) -> float:
         >>> unit_of(torch.tensor([3e-200], dtype=torch.float64)) < 3e-200
         True
     """
-    largest = 0.0
+    largest, dtype = 0.0, torch.float64
     for x in tensors:
         if x is not None and x.numel():
             low, high = x.detach().aminmax()  # without a copy of absolute values
             largest = max(largest, -low.item(), high.item())
-    # Between these, squares and sums of 1e20 of them keep all their digits; half precision is always between.
-    if largest == 0 or 1e-130 < largest < 1e130 or not math.isfinite(largest):
+            dtype = dtype if x.dtype == torch.float64 else x.dtype
+    if largest == 0 or squares_fit(largest, dtype) or not math.isfinite(largest):
         return 1.0
     return 2.0 ** (math.frexp(largest)[1] - 1)
+
+
+def squares_fit(size: float, dtype: torch.dtype) -> bool:
+    """Whether the squares of numbers whose largest is `size`, and sums of very many of them, keep all their digits."""
+    # float64 sums 1e20 squares of 1e130; the others are squared in float32, and float16 is always between.
+    room = 1e130 if dtype == torch.float64 else 1e12
+    return 1 / room < size < room
 
 
 def safe_divide(a: Tensor, b: Tensor) -> Tensor:
@@ -207,7 +215,7 @@ def first_time_below(
                     return dip
         if len(below):
             low = points[-2][0] if len(points) > 1 else 0.0
-            refined = _refined(measured, wanted, low, points[-1][0], discrete)
+            refined = _refined(measured, wanted, low, points[-1][0], discrete, reached=True)
             return points[-1][0] if refined is None else refined
         tail = points[-2:]
     return math.inf
@@ -230,28 +238,31 @@ def _grid(horizon: float, discrete: bool, earliest: float) -> Iterator[Tensor]:
 
 
 def _refined(
-    measured: Callable[[Tensor], Tensor], wanted: float, low: float, high: float, discrete: bool
+    measured: Callable[[Tensor], Tensor], wanted: float, low: float, high: float, discrete: bool, reached: bool = False
 ) -> float | None:
     """The first time in (low, high] at which `measured` is at most `wanted`, to the last digit; None if there is none.
 
-    A grid inside; around its first entry below, or around its smallest as long as none is, another one.
+    A grid inside; around its first entry below, or around its smallest as long as none is, another one. Once it was
+    `reached` at the end of the bracket it stays so: asked for among other times, the same time may have another last
+    digit, as where the integral of a rate is a sum over all the times before.
     """
     for _ in range(40):  # each divides the bracket by 128 or more: seven reach the last of 53 bits
         grid = torch.linspace(low, high, 257, dtype=torch.float64)
         if discrete:
             grid = grid.round().unique()
         values = measured(grid)
-        below = (values <= wanted).nonzero().flatten()
-        place = int(below[0]) if len(below) else int(values.argmin())
-        if len(below) and place == 0:
+        inside = (values <= wanted).nonzero().flatten()
+        place = int(inside[0]) if len(inside) else len(grid) - 1 if reached else int(values.argmin())
+        reached |= len(inside) > 0
+        if len(inside) and place == 0:
             return low
-        before, after = max(place - 1, 0), place if len(below) else min(place + 1, len(grid) - 1)
+        before, after = max(place - 1, 0), place if reached else min(place + 1, len(grid) - 1)
         low, high = grid[before].item(), grid[after].item()
-        if (discrete and high - low <= (1 if len(below) else 2)) or high - low <= RESOLUTION * high:
-            return high if len(below) else None
-        if len(below) and not discrete:
+        if (discrete and high - low <= (1 if reached else 2)) or high - low <= RESOLUTION * high:
+            return high if reached else None
+        if len(inside) and not discrete:
             low, high = _foreseen(measured, wanted, low, high, grid, values, place)
-    return high if len(below) else None
+    return high if reached else None
 
 
 def _foreseen(

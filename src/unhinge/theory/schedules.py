@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -406,8 +407,14 @@ def _one_rate(value: Number, dtype: torch.dtype) -> Tensor:
         raise ValueError(f"a learning-rate function must return one number for one time, got {came}.") from None
 
 
+MOST_PANELS = 2**16  # at once; a function of plain floats then takes some seconds
+
+
 def integrate(function: Callable[[Tensor], Tensor], left: Tensor, right: Tensor) -> Tensor:
-    r"""Integral of `function` over each panel, halving the panels where 16 and 2 x 16 nodes disagree."""
+    r"""Integral of `function` over each panel, halving the panels where 16 and 2 x 16 nodes disagree.
+
+    What would need more than `MOST_PANELS` of them is refused: a rate that swings for ever, asked for at a late time.
+    """
     nodes, weights = (left.new_tensor(part) for part in np.polynomial.legendre.leggauss(16))
 
     def rule(a: Tensor, b: Tensor) -> Tensor:
@@ -418,8 +425,15 @@ def integrate(function: Callable[[Tensor], Tensor], left: Tensor, right: Tensor)
     area = left.new_zeros(len(left))
     whole = rule(left, right)
     scale = whole.detach().abs().sum()
-    for _ in range(80):
-        middle = (left + right) / 2
+    farthest = right.max().item() if len(right) else 0.0
+    while True:  # a panel that is halved some thousand times has no middle any more
+        if len(left) > MOST_PANELS:
+            raise ValueError(
+                f"the integral of this learning-rate function up to the time {farthest:.4g} cannot be computed: it "
+                "changes too often until then. Ask for earlier times, or give the rate as a Schedule, whose integral "
+                "is known."
+            )
+        middle = left + (right - left) / 2
         first, second = rule(left, middle), rule(middle, right)
         error = (first + second - whole).detach().abs()
         rough = (error > 1e-16 * scale) & (error > 4e-16 * (first + second).detach().abs())
@@ -430,7 +444,6 @@ def integrate(function: Callable[[Tensor], Tensor], left: Tensor, right: Tensor)
         left, right = torch.cat([left[rough], middle[rough]]), torch.cat([middle[rough], right[rough]])
         whole = torch.cat([first[rough], second[rough]])
         owner = torch.cat([owner[rough], owner[rough]])
-    return area.index_add(0, owner, whole)
 
 
 @dataclass(frozen=True)
@@ -591,8 +604,20 @@ def warmup(schedule: OneRate, duration: Number, start: Number = 0.0) -> Schedule
         tensor([0.0000, 0.0500, 0.1000, 0.0000], dtype=torch.float64)
     """
     after = as_schedule(schedule)
+    if isinstance(after.shape, FromCallable):  # it has no peak of its own: the line leads to where it begins
+        first = after(0.0)
+        if first.item() == 0:
+            raise ValueError(
+                "warmup() leads to the rate at which the function begins, and that is 0. Let the function begin with "
+                "the rate that the warm-up is to reach."
+            )
+        after = Schedule(first, FromCallable(partial(_relative_rate, after.shape.function, first)))
     ramp = scalar("duration", duration, positive=True), scalar("start", start)
     return Schedule(after.peak, Warmup(*ramp, after.shape))
+
+
+def _relative_rate(function: Callable[..., Number], first: Tensor, time: Tensor) -> Tensor:
+    return FromCallable(function).value(time) / first
 
 
 def _increasing(boundaries: Sequence[Number]) -> tuple[Tensor, ...]:

@@ -167,7 +167,7 @@ def as_targets(target: Labels, num_classes: int | None = None) -> Targets:
 
     `num_classes=None` means one more than the largest label, or the number of columns.
     """
-    tensor = as_label_tensor(target)
+    tensor = as_label_tensor(target).clone()  # whoever changes the labels afterwards does not change these
     if tensor.is_floating_point() and tensor.ndim == 1:
         raise ValueError(
             f"labels of shape {tuple(tensor.shape)} must be integers, got {tensor.dtype}. Convert them: target.long(), "

@@ -225,14 +225,17 @@ def check_alike(**tensors: Tensor | None) -> None:
 def check_start(
     features: object, weight: object, bias: object | None, size: int | None, num_classes: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The initial state as tensors, with shapes, dtypes, devices and entries checked."""
+    """The initial state as tensors of its own, with shapes, dtypes, devices and entries checked.
+
+    Copies: whoever trains the same tensors in place and then asks the path would get an answer of both.
+    """
     named = {"features": features, "weight": weight} | ({} if bias is None else {"bias": bias})
     rows, prototypes, *biases = as_tensors(named)
     check_shape("features", rows, (size, None))
     check_shape("weight", prototypes, (num_classes, rows.shape[1]))
     offsets = check_shape("bias", biases[0], (num_classes,)) if biases else None
     check_alike(features=rows, weight=prototypes, bias=offsets)
-    return rows, prototypes, offsets
+    return rows.clone(), prototypes.clone(), None if offsets is None else offsets.clone()
 
 
 def _numbers(name: str, value: object) -> Tensor:

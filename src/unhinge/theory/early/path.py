@@ -114,7 +114,8 @@ class EarlyPath:
             >>> EarlyCrossEntropy([0, 0, 1, 1]).flow(features, weight).loss(0.0).exp()
             tensor(2., dtype=torch.float64)
         """
-        return self.base + self.scale * self.linear.loss(time)
+        linear = self.linear.loss(time)
+        return (self.base + self.scale * linear).to(linear)
 
     # ---- the questions of every path ---------------------------------------------------------------------------------
 
@@ -205,7 +206,11 @@ class EarlyPath:
         moments = torch.tensor(times, dtype=torch.float64)
         logs = self.certificate.log_norm(moments).tolist()
         biases = getattr(self.linear, "biases", None)
-        lengths = [0.0] * len(times) if biases is None else biases.at(moments).detach().norm(dim=-1).tolist()
+        lengths = (
+            [0.0] * len(times)
+            if biases is None
+            else biases.at(biases.symbol.times(moments)).detach().norm(dim=-1).tolist()
+        )
         unit = ROUNDING * torch.finfo(self._like(torch.zeros(())).dtype).eps
         # of features and prototypes, and of biases, which may be far longer
         return [

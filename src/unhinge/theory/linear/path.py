@@ -112,9 +112,8 @@ class LinearPath:
         blocks = self._blocks(moments)
         norm = self._log_norm(blocks)
         scale = fitting_scale(norm.detach(), self.start.like.dtype)
-        features, weight = blocks.carry(
-            lambda matrix: self._assemble(matrix, self.start.unit), (blocks.lead - scale)[..., None]
-        )
+        lead = torch.where(torch.isneginf(norm), 0.0, blocks.lead - scale)  # nothing grows from nothing
+        features, weight = blocks.carry(lambda matrix: self._assemble(matrix, self.start.unit), lead[..., None])
         bias = None if self.biases is None else self.biases.at(moments).to(self.start.like)
         return State(features, weight, bias, scale.to(self.start.like))
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unhinge.theory.numerics import safe_sqrt, unit_of, widened
+from unhinge.theory.numerics import safe_sqrt, squares_fit, unit_of, widened
 from unhinge.theory.processes import sum_over_processes
 from unhinge.theory.targets import HardTargets, SoftTargets, Targets, as_targets, parts_of
 from unhinge.theory.types import Labels, Matrix
@@ -217,7 +217,7 @@ def summarize_in_memory(features: Tensor, targets: Targets) -> tuple[Tensor, Ten
     rows, scatter = _one_pass(features, targets)
     # One pass tells whether its squares have kept their digits; only where they have not is there another.
     size = max(rows.detach().abs().max().item(), math.sqrt(scatter.item()))
-    if not 1e-130 < size < 1e130:
+    if not squares_fit(size, features.dtype):
         unit = unit_of(features)
         scatter = _one_pass(features / unit, targets)[1]
         return rows, unit * safe_sqrt(scatter)

@@ -124,20 +124,20 @@ class SphericalPath:
         if self._planes.lean is not None:
             features = features + self._widening(time)[..., None] * self._planes.lean
         features = features.to(self.features)
-        return State(features, self.weight.expand(*times, -1, -1), None, features.new_zeros(times))
+        return State(features, self.weight.expand(*times, -1, -1).clone(), None, features.new_zeros(times))
 
     def direction(self) -> State:
         r"""The limit of the normalized features, one unit row per example: :math:`\hat v_i`, or minus that for a start
         opposite to it. A schedule that falls to zero stops short of it, at :meth:`limit`."""
         self._check_settles("direction")
-        return State(self._directions().to(self.features), self.weight)
+        return State(self._directions().to(self.features), self.weight.clone())
 
     def limit(self) -> State:
         r"""The limit of :math:`H`: each feature on its target's ray with the norm of :meth:`limit_norm`."""
         if self._stops:
             return self.at(self._settles)
         self._check_settles("limit")
-        return State((self._directions() * self.motion.final_norm()[:, None]).to(self.features), self.weight)
+        return State((self._directions() * self.motion.final_norm()[:, None]).to(self.features), self.weight.clone())
 
     def limit_norm(self) -> Tensor:
         r"""The limit of each :math:`\|h_i\|`, shape :math:`(n,)`.

@@ -62,7 +62,7 @@ class Spherical:
         gamma: Number | None = None,
         feature_decay: Number = 0.0,
     ) -> None:
-        self.weight = check_shape("weight", as_tensors({"weight": weight})[0], (None, None))
+        self.weight = check_shape("weight", as_tensors({"weight": weight})[0], (None, None)).clone()
         self.num_classes = check_num_classes(len(self.weight))
         self.gamma = scalar("gamma", 1 / (self.num_classes - 1) if gamma is None else gamma)
         self.feature_decay = scalar("feature_decay", feature_decay)
@@ -104,7 +104,7 @@ class Spherical:
         self, kind: type[SphereFlow] | type[SphereDescent], start: Tensor, schedule: Schedule, rescaled: bool
     ) -> SphericalPath:
         motion = kind(find_planes(start, self.pulls), schedule, self.feature_decay, 1 if rescaled else 2)
-        return SphericalPath(start, self.weight, motion)
+        return SphericalPath(start.clone(), self.weight, motion)
 
 
 def _schedule(lr: OneRate) -> Schedule:
