@@ -155,6 +155,17 @@ def test_a_path_of_any_scale_is_the_same_path(name, scale):
         )
 
 
+@pytest.mark.parametrize("scale", [2.0**-83, 2.0**63])  # squares of 1e-25 and of 1e19 are no numbers of float32
+@pytest.mark.parametrize("name", [name for name, case in PATHS.items() if case.scaled is None and not case.held])
+def test_questions_about_directions_do_not_depend_on_the_scale_of_float32(name, scale):
+    case = PATHS[name]
+    plain = case.inputs.change(bias=None).each(Tensor.float)
+    one, other = case.path(plain), case.path(all_larger(plain, scale))
+    for question in ("distance", "accuracy", "rate", "time_to", "collapse"):
+        if question not in case.refuses:
+            same(ask(other, question), ask(one, question), rtol=1e-4, atol=1e-6)
+
+
 # ---- times ----------------------------------------------------------------------------------------------------------
 
 HUGE = [10**6, 10**9, 10**12]
@@ -541,3 +552,22 @@ def test_the_number_of_classes_follows_from_the_labels():
     assert Spherical(given.target, given.weight).num_classes == 3
     sgd = minibatch_moments(given.target, None, given.features, given.weight)
     assert torch.isfinite(sgd.loss(3))
+
+
+@for_each
+def test_a_path_keeps_what_it_was_solved_for(name):
+    """Somebody trains the same tensors in place, and compares; or changes an answer."""
+    case = ALL[name]
+    mine = case.inputs.each(Tensor.clone)
+    target = mine.target.clone() if isinstance(mine.target, Tensor) else mine.target
+    path = case.path(mine.change(target=target))
+    before = answers(case, path)
+    for part in (mine.features, mine.weight, mine.bias, target):
+        if isinstance(part, Tensor):
+            part.zero_()
+    identical(answers(case, path), before)
+    if "at" in before or any(key.startswith("at.") for key in before):
+        state = path.at(1)
+        for part in (state.features, state.weight):
+            part.zero_()
+        identical(answers(case, path), before)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from oracles.schedules import SCHEDULES
-from unhinge import LayerPeeled, constant, cosine, exponential, piecewise, step, warmup
+from unhinge import LayerPeeled, Spherical, constant, cosine, exponential, piecewise, step, warmup
 from unhinge.theory.schedules import as_schedule
 
 
@@ -62,3 +62,34 @@ def test_a_function_that_returns_no_number_is_told_so(rate, came):
 def test_what_is_not_a_rate_is_not_told_to_be_reversed(make):
     with pytest.raises(ValueError, match=r"must be finite and not negative, got [-\w.]+\.$"):
         make()
+
+
+def test_a_warm_up_leads_to_where_a_function_begins():
+    rates = warmup(lambda t: 0.1 / (1 + t), 5)([0, 2.5, 5, 6])
+    torch.testing.assert_close(rates, torch.tensor([0, 0.05, 0.1, 0.05], dtype=torch.float64))
+    with pytest.raises(ValueError, match="begins, and that is 0"):
+        warmup(lambda t: 0.1 * t, 5)
+
+
+@pytest.mark.parametrize("time", [1e4, 1e12, 1e50, 1e100, 1e300])
+def test_the_integral_of_a_function_is_right_at_any_time(time):
+    area = as_schedule(lambda t: 0.1 / (1 + t)).integral(time)
+    assert area.item() == pytest.approx(0.1 * math.log1p(time), rel=1e-13)
+
+
+def test_a_rate_that_swings_for_ever_is_followed_as_far_as_possible_and_then_refused():
+    swinging = as_schedule(lambda t: 1 + torch.sin(torch.as_tensor(t)))
+    assert swinging.integral(1e4).item() == pytest.approx(1e4 + 1 - math.cos(1e4), rel=1e-12)
+    with pytest.raises(ValueError, match="changes too often until then"):
+        swinging.integral(1e12)
+
+
+@pytest.mark.parametrize("time", [0.7, 3.0, 40.0])
+def test_a_distance_under_a_rate_that_is_a_function_is_found_when_it_is_there(time):
+    """The same time has another last digit when its integral is asked for among others."""
+    features = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels, weight = torch.arange(6) % 3, features[:3] + 1
+    for rate in (lambda t: 0.5 / (1 + t), lambda t: 0.3 + 0.1 * math.cos(t)):
+        free = LayerPeeled(labels).flow(features, weight, lr=rate)
+        for path in (free, Spherical(labels, weight).flow(features, rate)):
+            assert path.time_to(path.distance(time)).item() == pytest.approx(time, rel=1e-9)

@@ -49,10 +49,11 @@ def _as_tensor(name: str, value: object, what: str) -> Tensor:
 
 
 def _plain(value: object) -> NDArray[Any]:
-    """An array of a form that torch takes: no negative strides, and the byte order of the machine."""
+    """An array of a form that torch takes: no negative strides, the byte order of the machine, and no lock on it."""
     array = np.asarray(value)
     native = array.dtype.newbyteorder("=") if array.dtype.byteorder in "<>" else array.dtype
-    return np.ascontiguousarray(array, dtype=native).reshape(array.shape)
+    plain = np.ascontiguousarray(array, dtype=native).reshape(array.shape)
+    return plain if plain.flags.writeable else plain.copy()
 
 
 def as_labels(name: str, value: Labels, size: int, num_classes: int) -> Tensor:

@@ -243,6 +243,7 @@ def check_widths(features: Tensor, weight: Tensor) -> None:
 
 def check_floating(name: str, value: Tensor, last: str) -> None:
     """A floating tensor with at least one axis, the last of which is called `last`."""
+    value = as_tensor(name, value)
     if value.ndim == 0 or not value.is_floating_point():
         raise ValueError(
             f"{name} must be a floating tensor of shape (..., {last}), got {tuple(value.shape)} of {value.dtype}."

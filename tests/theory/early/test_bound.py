@@ -481,3 +481,25 @@ def test_the_bound_holds_where_biases_are_far_longer_than_the_state(bias):
     apart = [(a - b).norm() for a, b in zip((state.features, state.weight, state.bias), real, strict=True)]
     size = torch.hypot(state.features.norm(), state.weight.norm())
     assert torch.stack(apart).norm() / size <= path.error_bound(1)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("rate", [cosine(0.1, 50), lambda t: 0.1 / (1 + t)], ids=["cosine", "function"])
+def test_biases_under_a_rate_that_changes_have_a_bound(rate, momentum):
+    generator = torch.Generator().manual_seed(0)
+    features, weight = (0.01 * torch.randn(n, 4, generator=generator, dtype=torch.float64) for n in (6, 3))
+    bias = torch.zeros(3, dtype=torch.float64)
+    path = EarlyCrossEntropy(torch.arange(6) % 3).descent(features, weight, bias, lr=rate, momentum=momentum)
+    assert 0 < path.error_bound(5) < 0.1
+
+
+def test_of_a_start_far_from_zero_nothing_is_proved():
+    features = torch.full((6, 4), 1e200, dtype=torch.float64)
+    path = EarlyCrossEntropy(torch.arange(6) % 3).flow(features, features[:3])
+    assert path.error_bound(3.0) == math.inf
+    assert path.horizon() == 0
+
+
+def test_a_loss_has_the_dtype_of_the_start_at_one_time_too():
+    path = EarlyCrossEntropy(torch.arange(6) % 3).flow(torch.ones(6, 4), torch.ones(3, 4))
+    assert path.loss(1.0).dtype == path.loss([1.0]).dtype == torch.float32

@@ -718,3 +718,45 @@ def _apart(state, other):
     """Distance of two states, each divided by its norm."""
     one, two = (torch.cat([each.features, each.weight]) for each in (state, other))
     return (one / one.norm() - two / two.norm()).norm().item()
+
+
+DECOUPLED = {"momentum": 0.5, "nesterov": True, "decoupled": True}
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3])
+@pytest.mark.parametrize("lr", [(0.6, 0.2), (0.3, 0.4)])
+def test_a_rate_counts_only_what_the_start_has(gamma, lr):
+    """With gamma = 0 the modes see all of the prototypes, so nothing of them decays by itself."""
+    features = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    problem = LayerPeeled(torch.arange(6) % 3, gamma=gamma, feature_decay=0.4, weight_decay=0.4)
+    path = problem.descent(features, features[:3] - 1, lr=lr, **DECOUPLED)
+    first, last = path.distance([60, 90])
+    assert path.rate().item() == pytest.approx(((last / first).log() / 30).item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("momentum", [0.5, 0.9])
+def test_what_feels_no_gradient_only_decays_however_slow_the_buffer(momentum):
+    """At gamma = 1/(C-1) a mean over the classes feels none; its buffer stays empty."""
+    problem = LayerPeeled(torch.arange(6) % 3, feature_decay=0.4, weight_decay=0.4)
+    path = problem.descent(torch.ones(6, 4), torch.zeros(3, 4), lr=0.5, momentum=momentum, decoupled=True)
+    assert path.growth().item() == pytest.approx(math.log(0.8))
+    assert problem.modes(lr=0.5, momentum=momentum, decoupled=True).growth[-1].item() == pytest.approx(math.log(0.8))
+
+
+def test_features_that_cancel_in_every_class_stay_as_they_are():
+    """Without prototypes there is no mode that could lead."""
+    half = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    features = torch.cat([half, -half])
+    path = LayerPeeled(torch.arange(6) % 3).descent(features, 0 * half, momentum=0.5, decoupled=True)
+    torch.testing.assert_close(path.at(100).features, features)
+    assert path.growth().item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zeros_stay_zeros_at_any_time(dtype):
+    features, weight = torch.zeros(6, 4, dtype=dtype), torch.zeros(3, 4, dtype=dtype)
+    problem = LayerPeeled(torch.arange(6) % 3)
+    for path in (problem.flow(features, weight), problem.descent(features, weight)):
+        state = path.at(10**9)
+        assert not state.features.any()
+        assert not state.weight.any()

@@ -37,6 +37,7 @@ from unhinge.theory.validation import as_tensor, check_number, scalar
 
 __all__ = ["EarlyCrossEntropy", "Linearized"]
 
+LONGEST = 100.0  # logarithm of the norm of a start, 1e43: far above it nothing is proved, and its powers overflow
 NUMBERS_AT_ONCE = 2**21  # of one array of the certificate: 16 MB
 LOSSES = {"binary_cross_entropy": binary_cross_entropy, "squared_error": squared_error}
 
@@ -264,7 +265,9 @@ class Linearized:
         targets = self.problem.targets
         return targets.basis.double().cpu() if isinstance(targets, SoftTargets) and not weights.equal else None
 
-    def _certificate(self, path: LinearPath | AnchoredPath, mover: Mover) -> Certificate:
+    def _certificate(self, path: LinearPath | AnchoredPath, mover: Mover) -> Certificate | None:
+        if path.log_norm(0).item() > LONGEST:
+            return None
         weights, biases, batch = self._weights, path.biases is not None, BATCH
         known = weights, self.shape, self._alpha, self._leaning(weights)
         if isinstance(path, AnchoredPath):

@@ -250,7 +250,7 @@ def commuting(
     ranked = torch.where(present, exponents, -torch.inf).flatten()
     best = int(ranked.argmax())
     group, smaller = divmod(best, 2)
-    product = rates.features * rates.weight
+    product, decay = rates.features * rates.weight, rates.feature_decay * rates.weight_decay
     # d_r - d_k through the squares, each gap to full relative accuracy
     falls = safe_divide(product * spectrum.square_gap(group), radius[group] + radius)
     if smaller:
@@ -258,7 +258,8 @@ def commuting(
         gaps = torch.stack([-(radius[group] + radius), -falls], 1)
     else:
         decays = rates.feature_decay, rates.weight_decay
-        excess = spectrum.excess(group, decays[0] * decays[1], decays)
+        none = spectrum.sigma[group].item() == 0  # not a mode of the labels: nothing is subtracted, so nothing cancels
+        excess = -decay if none else spectrum.excess(group, decay, decays)
         reference = safe_divide(product * excess, radius[group] + mean)
         gaps = torch.stack([falls, falls + 2 * radius], 1)
         omega = omega.index_put((torch.tensor([group]),), reference)

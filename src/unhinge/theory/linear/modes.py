@@ -98,7 +98,12 @@ def _growths(
         steps = DescentSteps(spectrum.sigma, steady, schedules, options)
         rate = torch.stack([steady.features, steady.weight])[None]
         step = steps.step(rate, 1 - options.dampening, options.factor)[0]
-        return torch.linalg.eigvals(step).abs().amax(-1).log()
+        modulus = torch.linalg.eigvals(step).abs().amax(-1)
+        # Without a gradient the buffers stay empty, and the decay is all there is.
+        alone = torch.maximum(
+            (1 - steady.features * steady.feature_decay).abs(), (1 - steady.weight * steady.weight_decay).abs()
+        )
+        return torch.where(spectrum.sigma == 0, alone, modulus).log()
     radius = eigen(spectrum, steady)[0]
     decays = steady.feature_decay, steady.weight_decay
     product = steady.features * steady.weight

@@ -303,4 +303,6 @@ class MomentumSymbol:
     def growth(self, base: Tensor, lr: Tensor) -> Tensor:
         omega = base.reshape(-1) * lr
         steady = MomentumSymbol(Constant(), self.options, self.shrink * lr)
-        return steady.roots(torch.ones((), dtype=torch.float64), omega).log_modulus.reshape(base.shape)
+        modulus = steady.roots(torch.ones((), dtype=torch.float64), omega).log_modulus
+        # Without a gradient the buffer stays empty, and a decoupled decay is all there is, however fast it is.
+        return torch.where(omega == 0, log_abs1p(-self.shrink * lr), modulus).reshape(base.shape)

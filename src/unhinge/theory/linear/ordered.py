@@ -19,7 +19,7 @@ from torch import Tensor
 from unhinge.theory.linear.blocks import Blocks, Rates, survival
 from unhinge.theory.linear.momentum import Momentum
 from unhinge.theory.linear.products import normalized, ordered_products, scan
-from unhinge.theory.numerics import LAST_STEP, TINY, falling, safe_sqrt
+from unhinge.theory.numerics import EPS, LAST_STEP, NOISE, TINY, falling, safe_sqrt
 from unhinge.theory.schedules import Schedule, needs_gradient
 from unhinge.theory.types import Number, Time
 from unhinge.theory.validation import check_steps, check_times
@@ -65,6 +65,7 @@ class Ordered:
     """Any schedules: matrices at the asked times by ordered products, limits from the motion that is settled on."""
 
     motion: Motion
+    factor: Tensor  # (G, side, 2), coordinates of the start
 
     @property
     def requires_grad(self) -> bool:
@@ -90,21 +91,20 @@ class Ordered:
     def lead(self) -> Tensor:
         if self.ends is not None:
             return self.blocks(self.times(math.ceil(self.ends))).relative()
-        return _leading(self.motion.tail())
+        return _leading(self._tail)
 
     def growth(self, lr: Number | None) -> Tensor:
         return self._exponents(lr).max()
 
     def falls(self, lr: Number | None) -> Tensor:
-        exponent = self._exponents(lr)
-        tail = self.motion.tail()
+        exponent, tail = self._exponents(lr), self._tail
         if _grows_as_time(tail):  # the direction is approached as 1/t is, which no exponent below zero does
             return torch.zeros_like(exponent)
         return torch.where(_leads(tail), -torch.inf, exponent - exponent.max())
 
     def final(self) -> Tensor:
         # The exponent is the logarithm of an eigenvalue, known to some 1e-15 of the step: what is below 1e-13 is zero.
-        tail = self.motion.tail()
+        tail = self._tail
         survives = survival(tail.exponent.max().item(), neutral=1e-13)
         # What vanishes may turn or change its sign while it does.
         return torch.exp(tail.log) * _leading(tail) if survives else torch.zeros_like(tail.maps[:, 0])
@@ -115,7 +115,19 @@ class Ordered:
                 "exponents at another rate are known for proportional rates only: here features and prototypes follow "
                 "schedules of different shape. Ask growth() and rate() of a path whose schedules settle."
             )
-        return self.motion.tail().exponent
+        return self._tail.exponent
+
+    @property
+    def _tail(self) -> Tail:
+        """The settled motion, without what the start has no part in."""
+        tail, factor = self.motion.tail(), self.factor.detach()
+        maps = tail.maps.detach()
+        rounded = factor.pow(2).sum((0, 2)).sqrt() * (factor != 0).any(-1)  # (G, side), as in commuting.presence()
+        noise = NOISE * EPS * (maps.abs() @ rounded[:, None, :, None]).squeeze(-1)
+        present = ((maps @ factor[:, None]).norm(dim=-1) > noise).any(-1)
+        if not bool(present.any()):
+            return tail
+        return tail._replace(exponent=torch.where(present, tail.exponent, -torch.inf))
 
 
 def _leading(tail: Tail) -> Tensor:

@@ -112,7 +112,10 @@ class LinearPath:
         blocks = self._blocks(moments)
         norm = self._log_norm(blocks)
         scale = fitting_scale(norm.detach(), self.start.like.dtype)
-        lead = torch.where(torch.isneginf(norm), 0.0, blocks.lead - scale)  # nothing grows from nothing
+        lead = blocks.lead - scale
+        # A start of zeros has no scale, and infinity times zero is NaN: only its slope grows, as far as numbers go.
+        room = 0.9 * math.log(torch.finfo(self.start.like.dtype).max)
+        lead = torch.where(torch.isneginf(norm), lead.clamp(max=room), lead)
         features, weight = blocks.carry(lambda matrix: self._assemble(matrix, self.start.unit), lead[..., None])
         bias = None if self.biases is None else self.biases.at(moments).to(self.start.like)
         return State(features, weight, bias, scale.to(self.start.like))

@@ -68,7 +68,7 @@ def flow_propagator(
     """
     if _together(schedules):
         return commuting(spectrum, rates, FlowSymbol(schedules[1].shape), factor)
-    return Ordered(FlowPanels(spectrum.sigma, rates, schedules))
+    return Ordered(FlowPanels(spectrum.sigma, rates, schedules), factor)
 
 
 def descent_propagator(
@@ -79,12 +79,13 @@ def descent_propagator(
     factor: Tensor,
 ) -> Propagator:
     """SGD: in closed form if the rates are proportional and no step is so long that signs alternate."""
-    closed = None
+    closed: Propagator | None = None
     if _together(schedules):
         solve = _momentum_in_closed_form if options.factor else _plain_in_closed_form
         closed = solve(spectrum, rates, schedules[1], options, factor)
-    solved = Ordered(DescentSteps(spectrum.sigma, rates, schedules, options)) if closed is None else closed
-    return Stalled(solved) if options.stalls else solved
+    if closed is None:
+        closed = Ordered(DescentSteps(spectrum.sigma, rates, schedules, options), factor)
+    return Stalled(closed) if options.stalls else closed
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ def reduce_start(
     check_shape("weight", prototypes, (classes, rows.shape[1]))
     biases = check_shape("bias", rest[0], (classes,)) if rest else None
     check_alike(features=like, weight=prototypes, bias=biases)
-    return _in_units(rows, features.spread, prototypes, biases, None, like)
+    biases = None if biases is None else biases.clone()  # copies, as check_start() makes them
+    return _in_units(rows, features.spread, prototypes.clone(), biases, None, like)
 
 
 def _in_units(

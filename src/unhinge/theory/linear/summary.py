@@ -345,7 +345,8 @@ class _HardPass:
         self.like, self.num_classes = like[:0], num_classes
         self.plain: _Totals | None = None  # both are made when they are first needed: each is a table of all classes
         self.careful: _Deviations | None = None
-        self.may_be_quick = self.quick = like.dtype == torch.float32 and like.device.type == "cpu"
+        quick = like.dtype == torch.float32 and like.device.type == "cpu"
+        self.may_be_quick = self.quick = quick and unit_of(like) == 1  # squares of others are no numbers of float32
         self.batches, self.next_look = 0, 1
 
     def add(self, features: Tensor, labels: Tensor) -> None:

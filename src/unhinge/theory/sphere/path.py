@@ -434,9 +434,14 @@ def _first_time_of_fall(measured: Callable[[Tensor], Tensor], wanted: float, hor
 
     if not above(0.0):
         return 0.0
-    if above(horizon):
-        return math.inf
-    low, high = -1074, math.frexp(horizon)[1]  # powers of two: what a float can be
+    # Powers of two: what a float can be. Late times are asked for only if it is above until then, since the integral of
+    # a rate that is given as a function may be costly there.
+    last = math.frexp(horizon)[1]
+    low, high = -1074, min(1, last)
+    while above(min(math.ldexp(1.0, high), horizon)):
+        if high == last:
+            return math.inf
+        low, high = high, min(2 * max(high, 1), last)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if above(min(math.ldexp(1.0, middle), horizon)) else (low, middle)

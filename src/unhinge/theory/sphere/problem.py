@@ -66,7 +66,7 @@ class Spherical:
         self.num_classes = check_num_classes(len(self.weight))
         self.gamma = scalar("gamma", 1 / (self.num_classes - 1) if gamma is None else gamma)
         self.feature_decay = scalar("feature_decay", feature_decay)
-        self.pulls = durable(find_pulls, as_label_tensor(target), self.weight, self.gamma)
+        self.pulls = durable(find_pulls, as_label_tensor(target).clone(), self.weight, self.gamma)
 
     def __repr__(self) -> str:
         size, dim = len(self.pulls.rows), self.weight.shape[1]
