@@ -49,4 +49,5 @@ def progress_bar() -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.description:34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)  # where it is no terminal, a bar would leave an empty line
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

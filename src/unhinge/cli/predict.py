@@ -173,7 +173,7 @@ def _print(prediction: Prediction, advice: Recommendation) -> None:
     for sentence in prediction.findings:
         console.print(f"• {sentence}", markup=False)
     table = Table(pad_edge=False, title="Neural collapse", title_justify="left")
-    for name in ("measure", "now", f"at {setting.distance:g}", "limit"):
+    for name in ("measure", "now", f"at distance {setting.distance:g}", "limit"):
         table.add_column(name, justify="left" if name == "measure" else "right")
     for row in collapse_rows(prediction):
         table.add_row(*row)

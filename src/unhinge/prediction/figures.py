@@ -120,7 +120,7 @@ def _gamma(axis: Axes, prediction: Prediction) -> None:
     axis.axvline(
         min(setting.gamma, 1.05 * edge), color=ORANGE, ls=DASHES["level"], lw=0.9, label=f"now {setting.gamma:.4g}"
     )
-    words = "speed over γ" if prediction.cure is None else "speed over γ, with the cure"
+    words = "speed over γ" if prediction.cure is None else "speed over γ, with weights n_c^(-1/2)"
     axis.set(xlabel="γ", title=words)
     axis.legend()
 
@@ -135,7 +135,7 @@ def _classes(axis: Axes, prediction: Prediction) -> None:
         counts = torch.tensor(prediction.setting.counts, dtype=torch.float64)
         setting = prediction.setting
         cured = ending(prediction.measured, setting.gamma, setting.feature_decay, setting.weight_decay, counts.rsqrt())
-        axis.plot(place, np.asarray(cured.sizes)[order], "s", color=GREEN, mfc="white", ms=4.5, label="cured")
+        axis.plot(place, np.asarray(cured.sizes)[order], "s", color=GREEN, mfc="white", ms=4.5, label="with n_c^(-1/2)")
     axis.set(xlabel="class, largest first", title="|class mean| in the limit")
     axis.set_ylim(bottom=0)
     axis.legend()

@@ -74,7 +74,7 @@ decay {number(setting.weight_decay)}. Head: {html.escape(setting.head)}.</p>
 {picture(image, ALT)}
 <div class="columns"><div>
 <h2>Neural collapse</h2>
-{table(("measure", "now", f"at {setting.distance:g}", "limit"), collapse_rows(prediction))}
+{table(("measure", "now", f"at distance {setting.distance:g}", "limit"), collapse_rows(prediction))}
 </div><div>
 <h2>Time to a distance</h2>
 {table(("distance", "after"), [(f"{distance:g}", steps(time)) for distance, time in prediction.times.items()])}
@@ -110,7 +110,7 @@ def _weightings(prediction: Prediction) -> str:
         return ""
     rows = [
         (
-            {"none": "none", "sqrt": "n_c^(-1/2), the cure", "inverse": "1/n_c"}[weighting.name],
+            {"none": "none", "sqrt": "n_c^(-1/2)", "inverse": "1/n_c"}[weighting.name],
             f"{100 * weighting.limit_accuracy:.1f} %",
             f"{weighting.right_classes} of {prediction.setting.num_classes}",
             steps(weighting.time_to_distance),

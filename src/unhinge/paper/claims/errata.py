@@ -338,6 +338,7 @@ ERRATA = (
         "Corollary 1 and Theorem 1, proofs",
         "max over max; ones of length CN√N; lost transposes and factors",
         "max over min; ones of length CN; harmless: the ends of the chains are right",
-        "one line is √N times too large; no number decides max over max, which is 1, and transposes that are not there",
+        "one line is √N times too large; the other slips change no number: a quotient of two equal maxima, which is 1, "
+        "and transposes that are missing",
     ),
 )

@@ -117,7 +117,8 @@ def deviation_text(summary: Summary) -> str:
         worst = max(float(entry.get("standard_errors", 0.0)) for entry in summary)
         return f"{worst:.1f} standard errors"
     worst = largest_deviation(summary)
-    return f"{worst:.1e}" if worst else "0"
+    units = {str(entry["unit"]) for entry in summary if "unit" in entry}
+    return (f"{worst:.1e}" if worst else "0") + "".join(f" {unit}" for unit in units)
 
 
 def agreement(summary: Summary, tolerance: float = 1e-6) -> Check:

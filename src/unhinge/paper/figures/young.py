@@ -111,6 +111,7 @@ def young(scale: Scale, seed: int) -> Outcome:
                 "steps_simulated": marks[-1],
                 "largest_deviation": max(abs(a - simulated[k]) for a, k in zip(exact, inside, strict=True)),
                 "largest_deviation_from_flow": "",
+                "unit": "of the accuracy",
             }
         )
         checks += [

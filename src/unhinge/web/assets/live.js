@@ -220,7 +220,7 @@
           : "The decay is above the critical one: everything shrinks to zero, and the direction still converges.";
     byId("words").textContent = end + " " + norms;
     byId("facts").textContent = `critical decay ${short(path.critical, 4)}   √(λ₁λ₂) ${short(product, 4)}   growth of |Z| `
-      + `${short(path.growth, 4)} per unit of time   distance ${short(path.rate, 4)}   fastest γ 1/(C-1) = ${short(1 / (C - 1), 4)}`;
+      + `${short(path.growth, 4)} per unit of time   exponent of the distance ${short(path.rate, 4)}   fastest γ 1/(C-1) = ${short(1 / (C - 1), 4)}`;
   }
 
   // ---- curves ------------------------------------------------------------------------------------------------------------
