@@ -112,23 +112,29 @@ def as_csv(records: Sequence[Record]) -> str:
 
 
 def explain(record: Record) -> RenderableType:
-    """One claim at length: what is printed, what is right, the evidence, and the residuals of each problem."""
+    """One claim at length: what is printed, what is right, the evidence, and the residuals of each problem.
+
+    Of a statement of ours nothing is printed, so it has one wording and one residual.
+    """
     claim = record.claim
+    ours_alone = claim.says == claim.right
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
     facts.add_row("claim", Text(claim.title))
-    facts.add_row("printed", Text(claim.says))
-    facts.add_row("right", Text(claim.right))
+    facts.add_row("statement" if ours_alone else "printed", Text(claim.says))
+    if not ours_alone:
+        facts.add_row("right", Text(claim.right))
     if claim.remark:
         facts.add_row("remark", Text(claim.remark))
     number = printed_statement(claim.id)
     facts.add_row("where", Text(f"{claim.where} (printed as {number})" if number else claim.where))
     facts.add_row("compared with", Text(claim.oracle))
     facts.add_row("tolerance", _tolerance(claim.tolerance, claim.because))
-    facts.add_row("errata", _errata(record) or "none")
-    facts.add_row("printed form", _worst(record.worst_printed, record.undefined))
-    facts.add_row("our form", _worst(record.worst_ours, ""))
+    if not ours_alone:
+        facts.add_row("errata", _errata(record) or "none")
+        facts.add_row("printed form", _worst(record.worst_printed, record.undefined))
+    facts.add_row("measured" if ours_alone else "our form", _worst(record.worst_ours, ""))
     if claim.sharper:
         allowed = _tolerance(claim.sharper.tolerance, claim.sharper.because)
         facts.add_row("sharper check", f"ours alone: {_worst(record.worst_sharper, '')}, tolerance {allowed}")
@@ -162,7 +168,8 @@ def residual_plot(record: Record, width: int = 40) -> Text:
             place = column(value)
             cells[place] = "#" if cells[place] == "o" else mark
         lines.append("".join(cells))
-    return Text("\n".join([*lines, "o printed   x ours   # both   | tolerance"]))
+    marks = "# residual" if record.claim.says == record.claim.right else "o printed   x ours   # both"
+    return Text("\n".join([*lines, f"{marks}   | tolerance"]))
 
 
 def print_records(console: Console, records: Sequence[Record], at_length: bool) -> None:
