@@ -26,7 +26,7 @@ class CheckedStart:
     weight: Tensor  # (C, p)
     bias: Tensor | None  # (C,), as it came
     features: Tensor | None  # (n, p), in their dtype, if they are there
-    unit: float  # a power of two that all but the bias was divided by; 1 for all but starts of 1e130 or 1e-130
+    unit: float  # a power of two that all but the bias was divided by; 1 for all but starts whose squares do not fit
     like: Tensor  # (0,), of the dtype and on the device of the answers
 
 
