@@ -117,8 +117,9 @@ def _print_evaluation(evaluation: Evaluation) -> None:
     reached = "yes" if fitted["interpolated"] else "no"
     table.add_row("accuracy on its training images", f"{fitted['accuracy']:.4f} (every class fitted: {reached})")
     adjusted, by_strength = numbers.get("adjusted"), numbers["adjusted_accuracy"] or {}
+    asked = "adjusted" in numbers or _imbalanced(evaluation.folder)
     for strength, accuracy in by_strength.items():
-        if strength != "0" and ("adjusted" in numbers or _imbalanced(evaluation.folder)):
+        if strength != "0" and asked:
             table.add_row(f"accuracy, adjusted with strength {strength}", f"{accuracy:.4f}")
     if adjusted is not None:
         strength = f"{adjusted['strength']:g}"

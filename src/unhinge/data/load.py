@@ -21,7 +21,7 @@ from unhinge.data.images import ImageSet, Splits
 from unhinge.data.patches import patches
 from unhinge.data.svhn import svhn
 
-__all__ = ["NAMES", "blank", "load", "no_such_data"]
+__all__ = ["NAMES", "SIZED", "blank", "load", "no_such_data"]
 
 _FILES: dict[str, Callable[..., Splits]] = {
     "cifar10": cifar10,
@@ -42,6 +42,7 @@ _SIZES = {
     "kmnist": (60_000, 10_000, 1, 28, 10),
     "fashion-mnist": (60_000, 10_000, 1, 28, 10),
 }
+SIZED = ("folder", "imagenet100", "glyphs")  # whose images are brought to any size
 NAMES = ("digits", "patches", "glyphs", *_FILES, "imagenet100", "folder:PATH")
 
 
@@ -97,7 +98,7 @@ def load(
     if (fonts is not None or characters is not None) and name != "glyphs":
         raise ValueError(f"fonts and characters are for glyphs; {name} has images of its own.")
     if image_size is not None:
-        if kind not in ("folder", "imagenet100", "glyphs"):
+        if kind not in SIZED:
             raise ValueError(
                 f"image_size is for imagenet100, glyphs and folder:PATH; the images of {name} have their own."
             )

@@ -65,6 +65,10 @@ def markdown_text(heads: Sequence[str], rows: Iterable[Sequence[Value]], digits:
     """
     lines = [[_cell(head, digits) for head in heads], ["---"] * len(heads)]
     lines += [[_cell(cell, digits) for cell in row] for row in rows]
+    return _table(lines)
+
+
+def _table(lines: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -123,8 +127,7 @@ def _cut(lines: Sequence[str], width: int) -> Iterator[str]:
 
 def _columns(head: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> str:
     """Some columns of a table whose cells are Markdown already."""
-    table = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line[column] for column in columns) + " |" for line in table)
+    return _table([line[column] for column in columns] for line in (head, ["---"] * len(head), *rows))
 
 
 def _cell(value: Value, digits: int) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from unhinge.data import ImageSet, conform, load, shrink
+from unhinge.data.load import SIZED
 from unhinge.metrics import (
     Reliability,
     after_temperature,
@@ -229,7 +230,7 @@ def _unknown(name: str, data_root: str | Path | None, like: ImageSet, factor: in
         pixels = torch.randint(like.white + 1, like.images.shape, generator=torch.Generator().manual_seed(0))
         return replace(like, images=pixels.to(torch.uint8), labels=torch.zeros_like(like.labels))
     height, width = like.images.shape[2:]
-    any_size = height == width and name.partition(":")[0] in ("folder", "imagenet100", "glyphs")
+    any_size = height == width and name.partition(":")[0] in SIZED
     images = load(name, data_root, train=False, image_size=height * factor if any_size else None).test
     same = images.images.shape[1:] == like.images.shape[1:]
     if factor > 1 and not same and all(side % factor == 0 for side in images.images.shape[2:]):

@@ -206,11 +206,9 @@ class EarlyPath:
         moments = torch.tensor(times, dtype=torch.float64)
         logs = self.certificate.log_norm(moments).tolist()
         biases = getattr(self.linear, "biases", None)
-        lengths = (
-            [0.0] * len(times)
-            if biases is None
-            else biases.at(biases.symbol.times(moments)).detach().norm(dim=-1).tolist()
-        )
+        lengths = [0.0] * len(times)
+        if biases is not None:
+            lengths = biases.at(biases.symbol.times(moments)).detach().norm(dim=-1).tolist()
         unit = ROUNDING * torch.finfo(self._like(torch.zeros(())).dtype).eps
         # of features and prototypes, and of biases, which may be far longer
         return [

@@ -21,7 +21,7 @@ from unhinge.theory.numerics import EPS, NOISE, safe_divide, safe_sqrt
 from unhinge.theory.schedules import Schedule, needs_gradient, steady_rate
 from unhinge.theory.types import Number, Time
 
-__all__ = ["Commuting", "commuting", "eigen"]
+__all__ = ["Commuting", "commuting", "eigen", "seen"]
 
 FAR = 300.0  # the logarithm of what an absent part may grow to: its square still fits
 
@@ -288,11 +288,14 @@ def presence(plus: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
         plus: Projectors on the larger eigenvalue, (G, 2, 2).
         factor: Coordinates of the start, (G, side, 2).
     """
+    growing, decaying = seen(torch.stack([plus, torch.eye(2, dtype=torch.float64) - plus], 1), factor).unbind(1)
+    return growing, decaying
+
+
+def seen(maps: Tensor, factor: Tensor) -> Tensor:
+    """Which maps (G, m, 2, 2) make more than rounding of a start with these coordinates (G, side, 2): (G, m) bool."""
     sizes = factor.pow(2).sum((0, 2)).sqrt()  # of all features, of all prototypes
     rounded = sizes * (factor != 0).any(-1)  # (G, side): a side that is exactly zero has no rounding
-    present = []
-    for projector in (plus, torch.eye(2, dtype=torch.float64) - plus):
-        parts = (projector @ factor).norm(dim=-1)  # (G, side)
-        noise = NOISE * EPS * (projector.abs() @ rounded[..., None]).squeeze(-1)
-        present.append((parts > noise).any(1))
-    return present[0], present[1]
+    parts = (maps @ factor[:, None]).norm(dim=-1)  # (G, m, side)
+    noise = NOISE * EPS * (maps.abs() @ rounded[:, None, :, None]).squeeze(-1)
+    return (parts > noise).any(-1)

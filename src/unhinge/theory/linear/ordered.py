@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.linear.blocks import Blocks, Rates, survival
+from unhinge.theory.linear.commuting import seen
 from unhinge.theory.linear.momentum import Momentum
 from unhinge.theory.linear.products import normalized, ordered_products, scan
-from unhinge.theory.numerics import EPS, LAST_STEP, NOISE, TINY, falling, safe_sqrt
+from unhinge.theory.numerics import LAST_STEP, TINY, falling, safe_sqrt
 from unhinge.theory.schedules import Schedule, needs_gradient
 from unhinge.theory.types import Number, Time
 from unhinge.theory.validation import check_steps, check_times
@@ -94,10 +95,13 @@ class Ordered:
         return _leading(self._tail)
 
     def growth(self, lr: Number | None) -> Tensor:
-        return self._exponents(lr).max()
+        self._check_steady(lr)
+        return self._tail.exponent.max()
 
     def falls(self, lr: Number | None) -> Tensor:
-        exponent, tail = self._exponents(lr), self._tail
+        self._check_steady(lr)
+        tail = self._tail
+        exponent = tail.exponent
         if _grows_as_time(tail):  # the direction is approached as 1/t is, which no exponent below zero does
             return torch.zeros_like(exponent)
         return torch.where(_leads(tail), -torch.inf, exponent - exponent.max())
@@ -109,22 +113,18 @@ class Ordered:
         # What vanishes may turn or change its sign while it does.
         return torch.exp(tail.log) * _leading(tail) if survives else torch.zeros_like(tail.maps[:, 0])
 
-    def _exponents(self, lr: Number | None) -> Tensor:
+    def _check_steady(self, lr: Number | None) -> None:
         if lr is not None or self.ends is not None:
             raise ValueError(
                 "exponents at another rate are known for proportional rates only: here features and prototypes follow "
                 "schedules of different shape. Ask growth() and rate() of a path whose schedules settle."
             )
-        return self._tail.exponent
 
     @property
     def _tail(self) -> Tail:
         """The settled motion, without what the start has no part in."""
-        tail, factor = self.motion.tail(), self.factor.detach()
-        maps = tail.maps.detach()
-        rounded = factor.pow(2).sum((0, 2)).sqrt() * (factor != 0).any(-1)  # (G, side), as in commuting.presence()
-        noise = NOISE * EPS * (maps.abs() @ rounded[:, None, :, None]).squeeze(-1)
-        present = ((maps @ factor[:, None]).norm(dim=-1) > noise).any(-1)
+        tail = self.motion.tail()
+        present = seen(tail.maps.detach(), self.factor.detach())
         if not bool(present.any()):
             return tail
         return tail._replace(exponent=torch.where(present, tail.exponent, -torch.inf))
