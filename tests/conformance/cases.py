@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -228,8 +229,8 @@ def linear(
     return build
 
 
-def kernel_flow(given: Inputs) -> Any:
-    rates = given.lr, given.lr_weight
+def kernel_flow(given: Inputs, held: bool = False) -> Any:
+    rates = given.lr, 0.0 if held else given.lr_weight
     return problem(given).kernel_flow(given.features, given.weight, given.kernel, lr=rates, bias=given.bias)
 
 
@@ -281,6 +282,7 @@ def on_the_sphere(power: int) -> Callable[[Inputs, float], Inputs]:
 GROWS = {"limit": "diverges"}
 STREAMED = {"at": "streamed", "accuracy": "streamed", "direction": "streamed", "limit": "streamed|diverges"}
 SPHERE = inputs([3, 2, 4], dim=4)
+HELD = ("weight_decay", "lr_weight")
 ON_SPHERE = ("bias", "weight_decay", "lr_weight")
 SPHERE_DECAY = {name: "feature_decay" for name in ("direction", "limit", "growth", "rate")}
 
@@ -332,6 +334,10 @@ PATHS: dict[str, Case] = {
     "kernel with feature decay": Case(kernel_of(UNEVEN), kernel_flow, refuses=GROWS),
     "kernel, full": Case(kernel_of(inputs([2, 2, 2], dim=3), full=True), kernel_flow, refuses=GROWS),
     "kernel, soft labels": Case(kernel_of(soft(BALANCED).change(feature_decay=0.0)), kernel_flow, refuses=GROWS),
+    "kernel, prototypes held": Case(
+        kernel_of(BALANCED.change(feature_decay=0.0)), partial(kernel_flow, held=True), refuses=GROWS, ignores=HELD
+    ),
+    "kernel, prototypes held, decay": Case(kernel_of(UNEVEN), partial(kernel_flow, held=True), ignores=HELD),
     "spherical flow": Case(
         SPHERE, spherical("flow"), ignores=ON_SPHERE, scaled=on_the_sphere(2), loss_degree=1, held=True
     ),

@@ -321,7 +321,8 @@ class LayerPeeled:
                 operator: a function of rows :math:`(n, p)` or of a vector :math:`(n p,)`, a scipy ``LinearOperator``,
                 or what :func:`~unhinge.theory.kernel.ntk.empirical_ntk` returns; it is asked for C p products, and only
                 for one if its attribute `kind` is ``"example"`` (it then takes any number of columns).
-            lr: As in :meth:`flow`; the rates of a pair must be proportional.
+            lr: As in :meth:`flow`; the rates of a pair must be proportional, or one of them zero: ``lr=(0.1, 0.0)``
+                holds the prototypes  [eq: kernel-anchored].
             bias: Initial biases :math:`(C,)`, or `None` for a model without.
 
         Example:

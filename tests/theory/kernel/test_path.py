@@ -421,6 +421,75 @@ def test_answers_are_differentiable_in_the_start() -> None:
     torch.testing.assert_close(after, plain, rtol=0, atol=0)
 
 
+DECAYS = {"free": (0.0, 0.0), "features": (0.3, 0.0), "prototypes": (0.0, 0.2), "both": (0.3, 0.2)}
+
+
+@pytest.mark.parametrize("singular", [False, True], ids=["regular", "singular"])
+@pytest.mark.parametrize("per_entry", [False, True], ids=["example", "full"])
+@pytest.mark.parametrize("rates", [(0.2, 0.0), (0.0, 0.1), (0.0, 0.0)], ids=["held", "frozen", "still"])
+@pytest.mark.parametrize("decays", DECAYS.values(), ids=DECAYS)
+def test_a_rate_of_zero_holds_its_side(
+    decays: tuple[float, float], rates: tuple[float, float], per_entry: bool, singular: bool
+) -> None:
+    features, weight = start()
+    kernel = random_kernel(28, 5 if singular else 30) if per_entry else random_kernel(7, 3 if singular else 9)
+    matrix, bias = target_matrix(one_hot(LABELS)), normal(CLASSES, seed=9)
+    path = LayerPeeled(LABELS, CLASSES, GAMMA, *decays).kernel_flow(features, weight, kernel, lr=rates, bias=bias)
+    for time in (0.0, 0.5, 3.0, 20.0):
+        expected = dense(matrix, features, weight, kernel if per_entry else full(kernel), time, rates, decays)
+        state = path.at(time)
+        assert error((state.features, state.weight), expected) < 1e-14
+        assert path.log_norm(time).item() == pytest.approx(torch.cat(expected).norm().log().item(), abs=1e-13)
+        logits = expected[0] @ expected[1].mT + state.bias
+        assert path.loss(time).item() == pytest.approx(-(matrix.mT * logits).sum().item(), rel=1e-12)
+        assert path.accuracy(time).item() == pytest.approx((logits.argmax(1) == LABELS).double().mean().item())
+    if max(rates) > 0:
+        late, direction = path.at(1e9), path.direction()
+        both = torch.cat([late.features, late.weight])
+        apart = (both / both.norm() - torch.cat([direction.features, direction.weight])).norm().item()
+        assert apart < 1e-7
+        assert path.distance(1e9).item() == pytest.approx(apart, abs=1e-12)
+        assert path.growth() == 0
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_held_prototypes_move_unseen_inputs_through_the_kernel_alone(decay: float) -> None:
+    features, weight = start(9)
+    kernel, labels = random_kernel(9, 12), torch.cat([LABELS, LABELS[:2]])
+    known = slice(0, 7)
+    path = LayerPeeled(labels[known], CLASSES, GAMMA, decay).kernel_flow(
+        features[known], weight, kernel[known, known], lr=(0.2, 0.0)
+    )
+    # the flow of all nine with a pull on the first seven only: what the other two do is the prediction
+    matrix = torch.cat([target_matrix(one_hot(labels[known])).mT @ weight, torch.zeros(2, DIM, dtype=F64)])
+    shown = torch.diag(torch.tensor([1.0] * 7 + [0.0] * 2, dtype=F64))
+    system = torch.zeros(18, 18, dtype=F64)  # of (H, pull), the pull constant
+    system[:9, :9], system[:9, 9:] = -0.2 * decay * kernel @ shown, 0.2 * kernel
+    moved = (torch.linalg.matrix_exp(3.0 * system) @ torch.cat([features, matrix]))[:9]
+    torch.testing.assert_close(path.at(3.0).features, moved[known], rtol=0, atol=1e-12)
+    torch.testing.assert_close(path.predict(kernel[7:, known], features[7:], 3.0), moved[7:], rtol=0, atol=1e-12)
+
+
+def test_held_prototypes_under_an_operator_a_schedule_and_with_slopes() -> None:
+    features, weight = start()
+    kernel = random_kernel(7, 9)
+    problem = LayerPeeled(LABELS, CLASSES, gamma=GAMMA)
+    schedule = cosine(0.2, total=5.0)
+    given = problem.kernel_flow(features, weight, kernel, lr=(schedule, 0.0))
+    asked = problem.kernel_flow(features, weight, lambda rows: kernel @ rows, lr=(schedule, 0.0))
+    torch.testing.assert_close(asked.at(3.0).features, given.at(3.0).features, rtol=0, atol=1e-13)
+    expected = features + schedule.integral(3.0) * kernel @ target_matrix(one_hot(LABELS)).mT @ weight
+    torch.testing.assert_close(given.at(3.0).features, expected, rtol=0, atol=1e-13)
+
+    def asks(h: Tensor, w: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, ...]:
+        path = LayerPeeled(LABELS, CLASSES, GAMMA, decay).kernel_flow(h, w, kernel, lr=(rate, 0.0))
+        return path.at(2.0).features, path.loss(2.0), path.log_norm(2.0)
+
+    numbers = [torch.tensor(value, dtype=F64, requires_grad=True) for value in (0.2, 0.3)]
+    starts = [part.clone().requires_grad_() for part in (features, weight)]
+    assert torch.autograd.gradcheck(asks, (*starts, *numbers))
+
+
 def bad_kernels() -> dict[str, tuple[object, str]]:
     good = random_kernel(7, 9)
     crooked = good.clone()
@@ -458,8 +527,8 @@ def test_other_bad_input_is_refused_with_the_reason() -> None:
     kernel = random_kernel(7, 9)
     with pytest.raises(ValueError, match="proportional"):
         problem.kernel_flow(features, weight, kernel, lr=(constant(0.1), cosine(0.1, total=5.0)))
-    with pytest.raises(ValueError, match="positive rates"):
-        problem.kernel_flow(features, weight, kernel, lr=(0.1, 0.0))
+    with pytest.raises(ValueError, match="no slope by a rate of zero"):
+        problem.kernel_flow(features, weight, kernel, lr=(0.1, torch.zeros((), requires_grad=True)))
     with pytest.raises(ValueError, match="weight must have shape"):
         problem.kernel_flow(features, weight[:, :2], kernel)
     with pytest.raises(ValueError, match="needs all eigenvectors"):

@@ -250,7 +250,7 @@ class RelativeMotion:
         """Exponent of the slowest part of :meth:`rest`."""
         behind = torch.where(self.parts.present & ~self.leads, self.parts.exponent - self.reference, -torch.inf).amax()
         stands = self.constant and (self.linear or bool(self.reference > 0))
-        return torch.maximum(behind, -self.reference) if stands else behind
+        return torch.maximum(behind, 0.0 - self.reference) if stands else behind
 
     def _exponentials(self, clock: Tensor, chosen: Tensor) -> Coordinates:
         gaps = torch.where(chosen, self.reference - self.parts.exponent, 0.0)  # infinity times a slope of 0 is NaN

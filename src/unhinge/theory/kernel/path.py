@@ -20,7 +20,7 @@ from torch import Tensor
 from unhinge.theory.keeping import kept
 from unhinge.theory.kernel.modes import Coordinates, RelativeMotion, relative_motion
 from unhinge.theory.kernel.products import Coupling, as_kernel, check_symmetric, couple, kernel_kind, multiply
-from unhinge.theory.kernel.reduction import Reduction, reduce_damped, reduce_free
+from unhinge.theory.kernel.reduction import Reduction, reduce_damped, reduce_free, reduce_held
 from unhinge.theory.learned import learned
 from unhinge.theory.linear.biases import Biases
 from unhinge.theory.linear.spectrum import Spectrum
@@ -74,7 +74,7 @@ class KernelPath:
     features: Tensor  # (n, p), at the start
     weight: Tensor  # (C, p), at the start
     biases: Biases | None
-    schedule: Schedule  # of the prototypes
+    schedule: Schedule  # of the prototypes; of the features where the prototypes are held
     unit: float  # a power of two that features and weight were divided by; 1 unless squares would not fit
 
     discrete = False  # only the flow through a kernel is offered
@@ -338,7 +338,7 @@ def solve_kernel(
             "make the problem with LayerPeeled(target, num_classes) and pass features (n, p)."
         )
     rows, prototypes, start_bias = check_start(features, weight, bias, targets.size, targets.num_classes)
-    ratio = _ratio(schedules)
+    clock, ratio = _clock(schedules)
     operator = as_kernel(kernel, rows)
     kind = kernel_kind(operator, rows)
     if isinstance(operator, Tensor):
@@ -347,11 +347,13 @@ def solve_kernel(
     unit = unit_of(rows, prototypes)
     scaled_rows, scaled_weight = (rows, prototypes) if unit == 1 else (rows / unit, prototypes / unit)
     feature_decay, weight_decay = decays
-    start = operator, kind, coupling, scaled_rows, scaled_weight, ratio
-    if feature_decay.item() == 0 and not feature_decay.requires_grad:
-        reduction = reduce_free(*start, weight_decay)
+    start = operator, kind, coupling, scaled_rows, scaled_weight
+    if ratio is None:
+        reduction = reduce_held(*start, feature_decay)
+    elif ratio.item() == 0 or (feature_decay.item() == 0 and not feature_decay.requires_grad):
+        reduction = reduce_free(*start, ratio, weight_decay)
     else:
-        reduction = reduce_damped(*start, (feature_decay, weight_decay))
+        reduction = reduce_damped(*start, ratio, (feature_decay, weight_decay))
     biases = None
     if start_bias is not None:
         biases = Biases(
@@ -367,22 +369,27 @@ def solve_kernel(
         features=scaled_rows,
         weight=scaled_weight,
         biases=biases,
-        schedule=schedules[1],
+        schedule=clock,
         unit=unit,
     )
 
 
-def _ratio(schedules: tuple[Schedule, Schedule]) -> Tensor:
-    """The constant ratio s of the two rates."""
+def _clock(schedules: tuple[Schedule, Schedule]) -> tuple[Schedule, Tensor | None]:
+    """The schedule whose integral is time, and the constant ratio s of the two rates; None if the prototypes are held."""
     features, weight = (schedule.peak for schedule in schedules)
+    for side, rate in (("features", features), ("prototypes", weight)):
+        if rate.item() == 0 and rate.requires_grad:
+            raise ValueError(
+                f"kernel_flow has no slope by a rate of zero, and that of the {side} asks for one. Pass the number 0, "
+                "or a small rate."
+            )
+    if features.item() == 0:
+        return schedules[1], torch.zeros_like(features)
+    if weight.item() == 0:
+        return schedules[0], None
     if not schedules[0].proportional_to(schedules[1]):
         raise ValueError(
             "kernel_flow needs proportional rates for features and prototypes, but the two schedules have different "
             "shapes. Pass one schedule, or multiples of one: lr=(2 * schedule, schedule)."
         )
-    if min(features.item(), weight.item()) <= 0:
-        raise ValueError(
-            f"kernel_flow needs positive rates, got {features.item():g} for the features and {weight.item():g} for "
-            "the prototypes. To hold the prototypes nearly still, make their rate small."
-        )
-    return features / weight
+    return schedules[1], features / weight

@@ -2,13 +2,13 @@ r"""From a kernel to its modes: :math:`h = h_0 + R\,j(t)`, :math:`w = B\,x(t)` w
 
 Without feature decay the flow closes on :math:`G = m^\top K m`, of the size of the prototypes, and needs neither an
 inverse nor a root of K. With it, :math:`h = h_0 + K^{1/2} g` and :math:`(g, \sqrt s\,w)` obeys a linear equation with a
-symmetric matrix, of the size of the rank of K and the prototypes together.
+symmetric matrix, of the size of the rank of K and the prototypes together. Prototypes that are held are a constant pull.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from unhinge.theory.kernel.modes import Coordinates, DampedModes, FreeModes, Mod
 from unhinge.theory.kernel.products import STRIP, Coupling, Multiplier, eigen, respond, symmetric_eigen, tied
 from unhinge.theory.numerics import EPS, NOISE, safe_norm, widened
 
-__all__ = ["Reduction", "reduce_damped", "reduce_free"]
+__all__ = ["Reduction", "reduce_damped", "reduce_free", "reduce_held"]
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,9 @@ def reduce_damped(
     F is the Cholesky factor, and the one eigenproblem of this size nearly all the work. A kernel that has none, because
     it is singular, takes another: F is then its eigenvectors times the roots of their eigenvalues.
     """
-    if not isinstance(kernel, Tensor):
-        raise ValueError(
-            "feature_decay pulls on every feature through the kernel, which needs all eigenvectors of the kernel; an "
-            "operator has none to give. Pass the kernel as a matrix, (n, n) or (n p, n p), or set feature_decay=0."
-        )
     size, classes = len(features), len(weight)
     side = classes if kind == "example" else weight.numel()
-    factor, squared, axes = _factor(kernel, side)
+    factor, squared, axes = _factor(_matrix(kernel), side)
     rank = factor.shape[1]
     ratio, feature_decay, weight_decay = (number.to(factor) for number in (ratio, *decays))
     root, rows = ratio.sqrt(), widened(features)
@@ -163,6 +158,53 @@ def reduce_damped(
     modes = DampedModes(theta.cpu(), start.cpu(), (turn.mT @ torch.cat([shrink, pulled])).cpu())
     response, pull = axes(turn[:rank])
     return Reduction(modes, response, pull, (turn[rank:] / root).cpu(), features, classes)
+
+
+def reduce_held(
+    kernel: Multiplier, kind: str, coupling: Coupling, features: Tensor, weight: Tensor, decay: Tensor
+) -> Reduction:
+    r"""Prototypes that do not move: a constant pull :math:`m w_0` on the features, and :math:`w_0` as modes of their own
+    that stand still. `decay` is :math:`\lambda_1`  [eq: kernel-anchored]."""
+    size, classes = len(features), len(weight)
+    side = classes if kind == "example" else weight.numel()
+    held, identity = widened(weight).reshape(side, -1), torch.eye(side, device=weight.device).double()
+    if decay.item() == 0 and not decay.requires_grad:  # h = h_0 + K m w_0 u: one coordinate for each of w_0
+        columns = respond(kernel, kind, coupling, features)
+        still = (columns @ held.detach().to(columns)).norm() <= NOISE * EPS * columns.norm() * held.detach().norm()
+        theta, drive = held.new_zeros(side), torch.where(still.to(held.device), 0.0, held)
+        response, pull = Axes(columns), Axes(coupling.scatter(identity.reshape(classes, -1)).reshape(columns.shape))
+    else:  # g' = -lambda_1 F^T F g + F^T (m w_0 - lambda_1 h_0)
+        factor, squared, axes = _factor(_matrix(kernel), 0)
+        values, turn = symmetric_eigen(squared)
+        touch = coupling.gather(factor.reshape(size, -1)).reshape(side, -1).mT
+        shrink = decay.to(factor) * (factor.mT @ widened(features).reshape(len(factor), -1))
+        theta, drive = -decay.to(factor) * values.clamp(min=0), turn.mT @ (touch @ held - shrink)
+        response, pull = axes(turn)
+    moving = len(theta)
+    modes = DampedModes(
+        torch.cat([theta, theta.new_zeros(side)]).cpu(),
+        torch.cat([torch.zeros_like(drive), held]).cpu(),
+        torch.cat([drive, torch.zeros_like(held)]).cpu(),
+    )
+    basis = torch.cat([identity.new_zeros(side, moving), identity], 1).cpu()
+    return Reduction(modes, _widened_by(response, side), _widened_by(pull, side), basis, features, classes)
+
+
+def _widened_by(axes: Axes, columns: int) -> Axes:
+    """The same axes and that many of zeros behind them."""
+    pad = torch.nn.functional.pad
+    if axes.right is None:
+        return replace(axes, left=pad(axes.left, (0, columns)))
+    return replace(axes, right=pad(axes.right, (0, columns)))
+
+
+def _matrix(kernel: Multiplier) -> Tensor:
+    if isinstance(kernel, Tensor):
+        return kernel
+    raise ValueError(
+        "feature_decay pulls on every feature through the kernel, which needs all eigenvectors of the kernel; an "
+        "operator has none to give. Pass the kernel as a matrix, (n, n) or (n p, n p), or set feature_decay=0."
+    )
 
 
 def _untied(theta: Tensor) -> Tensor:

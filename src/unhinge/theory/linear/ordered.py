@@ -114,10 +114,15 @@ class Ordered:
         return torch.exp(tail.log) * _leading(tail) if survives else torch.zeros_like(tail.maps[:, 0])
 
     def _check_steady(self, lr: Number | None) -> None:
-        if lr is not None or self.ends is not None:
+        if lr is not None:
             raise ValueError(
-                "exponents at another rate are known for proportional rates only: here features and prototypes follow "
-                "schedules of different shape. Ask growth() and rate() of a path whose schedules settle."
+                "exponents at another rate are known for proportional, positive rates only, and these are not. Ask "
+                "growth() and rate() without lr= of a path whose schedules settle."
+            )
+        if self.ends is not None:
+            raise ValueError(
+                "both rates end at zero, so the state stops, and there is no exponent per unit of time. Ask limit() "
+                "for where it stops."
             )
 
     @property
