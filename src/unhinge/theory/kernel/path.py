@@ -375,7 +375,7 @@ def solve_kernel(
 
 
 def _clock(schedules: tuple[Schedule, Schedule]) -> tuple[Schedule, Tensor | None]:
-    """The schedule whose integral is time, and the constant ratio s of the two rates; None if the prototypes are held."""
+    """The schedule whose integral is time, and the constant ratio s of the two rates, None for held prototypes."""
     features, weight = (schedule.peak for schedule in schedules)
     for side, rate in (("features", features), ("prototypes", weight)):
         if rate.item() == 0 and rate.requires_grad:

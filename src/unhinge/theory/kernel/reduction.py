@@ -2,7 +2,7 @@ r"""From a kernel to its modes: :math:`h = h_0 + R\,j(t)`, :math:`w = B\,x(t)` w
 
 Without feature decay the flow closes on :math:`G = m^\top K m`, of the size of the prototypes, and needs neither an
 inverse nor a root of K. With it, :math:`h = h_0 + K^{1/2} g` and :math:`(g, \sqrt s\,w)` obeys a linear equation with a
-symmetric matrix, of the size of the rank of K and the prototypes together. Prototypes that are held are a constant pull.
+symmetric matrix, of the size of the rank of K and the prototypes together. Held prototypes are a constant pull.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def reduce_damped(
 def reduce_held(
     kernel: Multiplier, kind: str, coupling: Coupling, features: Tensor, weight: Tensor, decay: Tensor
 ) -> Reduction:
-    r"""Prototypes that do not move: a constant pull :math:`m w_0` on the features, and :math:`w_0` as modes of their own
-    that stand still. `decay` is :math:`\lambda_1`  [eq: kernel-anchored]."""
+    r"""Prototypes that do not move: a constant pull :math:`m w_0` on the features, and :math:`w_0` in modes of their
+    own that stand still. `decay` is :math:`\lambda_1`  [eq: kernel-anchored]."""
     size, classes = len(features), len(weight)
     side = classes if kind == "example" else weight.numel()
     held, identity = widened(weight).reshape(side, -1), torch.eye(side, device=weight.device).double()
