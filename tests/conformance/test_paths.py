@@ -27,6 +27,7 @@ from conformance.cases import (
     ask,
     asked,
 )
+from unhinge import LayerPeeled
 
 ALL = PATHS | MOMENTS
 
@@ -114,6 +115,23 @@ def test_at_zero_is_the_start_to_the_bit(name, dtype):
     eps = torch.finfo(dtype).eps
     for mine, start in ((state.features, low.features), (state.weight, low.weight)):
         torch.testing.assert_close(mine, start, rtol=2 * eps, atol=2 * eps * start.abs().max().item())
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_path_of_any_dtype_is_drawn(name):
+    case = PATHS[name]
+    for dtype in (torch.bfloat16, torch.float16):
+        assert len(case.path(case.inputs.each(lambda x, dtype=dtype: x.to(dtype))).plot([0, 1, 5]).axes) == 4
+
+
+@pytest.mark.parametrize("kind", ["flow", "descent", "anchored", "kernel_flow"])
+def test_a_start_that_half_precision_holds_is_the_state_at_zero(kind):
+    generator = torch.Generator().manual_seed(0)
+    features, weight = (torch.randn(n, 512, generator=generator).half() for n in (100, 10))  # a norm of 237
+    extra = [torch.eye(100).half()] if kind == "kernel_flow" else []
+    state = getattr(LayerPeeled(torch.arange(10).repeat(10)), kind)(features, weight, *extra).at(0)
+    torch.testing.assert_close(state.features, features)
+    torch.testing.assert_close(state.weight, weight)
 
 
 # ---- scales ---------------------------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def _print(prediction: Prediction, advice: Recommendation) -> None:
     console.print(table)
     times = (f"{distance:g}: {steps(time)}" for distance, time in prediction.times.items())
     console.print(f"Time to a distance: {', '.join(times)}")
-    console.print(f"[bold]To reach the distance {advice.distance:g}:[/]")
+    console.print(f"[bold]Recommended, to reach the distance {advice.distance:g} with free features:[/]")
     for name, value in (
         ("gamma", number(advice.gamma)),
         ("decay", f"{number(advice.feature_decay)} of features and of weights"),

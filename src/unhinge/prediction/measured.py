@@ -60,7 +60,7 @@ class Measured:
             return "the weight given" + ("" if self.bias is None else ", with its bias")
         return (
             "none was given, so a head of zeros was taken: it adds nothing of its own, and the class means alone "
-            "decide the path. What a head alone can tell (NC3, NC4, accuracy) is left out"
+            "decide the path. What a head alone can tell now (NC3, NC4, accuracy) is left out"
         )
 
 

@@ -80,7 +80,7 @@ decay {number(setting.weight_decay)}. Head: {html.escape(setting.head)}.</p>
 {table(("distance", "after"), [(f"{distance:g}", steps(time)) for distance, time in prediction.times.items()])}
 {_weightings(prediction)}
 </div></div>
-<h2>To reach the distance {advice.distance:g}</h2>
+<h2>Recommended, to reach the distance {advice.distance:g} with free features</h2>
 {table(("", "value", "why"), _advice(advice))}
 <p class="small">{html.escape(CAVEAT)} Times are steps of full-batch gradient descent in the limit of small rates.
 {html.escape(versions)}; commit {html.escape(str(made["commit"] or "unknown"))}.</p>"""

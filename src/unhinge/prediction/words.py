@@ -169,7 +169,7 @@ def _gamma(prediction: Prediction) -> str:
         return "With two classes and unequal decays a larger gamma is always faster; there is no best one."
     edge = 2 / (setting.num_classes - 2) if setting.num_classes > 2 else math.inf
     gamma, rate = number(prediction.best_gamma), number(prediction.best_rate)
-    words = f"{the} fastest gamma is {gamma}, with the exponent {rate} per step."
+    words = f"{the} fastest gamma for almost every start is {gamma}, with the exponent {rate} per step."
     if setting.gamma > edge:
         return (
             f"{words} The present one, {number(setting.gamma)}, is beyond 2/(C-2) = {number(edge)}, where all "
@@ -177,4 +177,9 @@ def _gamma(prediction: Prediction) -> str:
         )
     if math.isclose(setting.gamma, prediction.best_gamma, rel_tol=1e-6):  # typed with six digits
         return f"{words} You already use it."
+    if prediction.cure is None and prediction.rate < prediction.best_rate:
+        return (
+            f"{words} From this start the present one, {number(setting.gamma)}, is faster, with the exponent "
+            f"{number(prediction.rate)}: the start has no part in what is slowest."
+        )
     return words

@@ -47,14 +47,14 @@ def plot_path(path: Path, times: Time | None = None) -> Figure:
         figure = new_figure(7.2, 5.0)
         distance, norm, loss, accuracy = figure.subplots(2, 2, sharex=True).flat
         _draw_distance(distance, path, moments)
-        norm.plot(moments, path.feature_norm(moments).detach().cpu(), color=BLUE, label="features")
-        norm.plot(moments, path.weight_norm(moments).detach().cpu(), color=ORANGE, label="prototypes")
+        norm.plot(moments, _drawn(path.feature_norm(moments)), color=BLUE, label="features")
+        norm.plot(moments, _drawn(path.weight_norm(moments)), color=ORANGE, label="prototypes")
         norm.set(ylabel="norm", yscale="log")
         norm.legend()
-        loss.plot(moments, path.loss(moments).detach().cpu(), color=BLUE)
+        loss.plot(moments, _drawn(path.loss(moments)), color=BLUE)
         loss.set(ylabel="loss", yscale="symlog")
         try:
-            accuracy.plot(moments, path.accuracy(moments).detach().cpu(), color=BLUE)
+            accuracy.plot(moments, _drawn(path.accuracy(moments)), color=BLUE)
         except ValueError:  # after a streamed pass nothing is known of single examples
             accuracy.text(0.5, 0.5, "needs the examples in memory", ha="center", transform=accuracy.transAxes)
         accuracy.set(ylabel="accuracy", ylim=(-0.02, 1.02))
@@ -64,10 +64,15 @@ def plot_path(path: Path, times: Time | None = None) -> Figure:
     return figure
 
 
+def _drawn(values: Tensor) -> Tensor:
+    """As matplotlib takes it, which knows no bfloat16."""
+    return values.detach().double().cpu()
+
+
 def _draw_distance(axes: Axes, path: Path, moments: Tensor) -> None:
     axes.set(ylabel="distance to the direction", yscale="log")
     try:
-        distance = path.distance(moments).detach().double().cpu()
+        distance = _drawn(path.distance(moments))
         axes.plot(moments, distance, color=BLUE, label="exact")
         rate = path.rate().item()
     except ValueError as reason:  # a path without a direction, or without a rate, says why

@@ -41,8 +41,16 @@ class State:
 
 
 def fitting_scale(log_norm: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a state of this norm, and its square, fit the dtype; the logarithm of the norm where they do not."""
-    # Below the root of the largest number, with a tenth to spare: sums of squares of the entries fit as well.
-    room = 0.45 * math.log(torch.finfo(dtype).max)
-    fits = (log_norm.abs() < room) | torch.isinf(log_norm)
-    return torch.where(fits, 0.0, log_norm)
+    """0 where a state of this norm, and its square, fit the dtype; the logarithm of the norm where they do not.
+
+    It is rounded as the dtype will round it, so that ``log_scale`` is what the state was divided by.
+    """
+    # Below the root of the largest number, with a tenth to spare: sums of squares of the entries fit as well. Half
+    # precision has no room for that, and norms of it are not summed in it: there the norm itself must fit.
+    largest = math.log(torch.finfo(dtype).max)
+    room = 0.45 * largest
+    highest = largest - math.log(2) if dtype == torch.float16 else room
+    fits = ((log_norm > -room) & (log_norm < highest)) | torch.isinf(log_norm)
+    rounded = log_norm.to(dtype).to(log_norm)
+    near = (rounded - log_norm).abs() <= 0.5  # far out, neighbors of a dtype are further apart than its range
+    return torch.where(fits, 0.0, torch.where(near, rounded, log_norm))

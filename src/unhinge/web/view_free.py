@@ -340,7 +340,8 @@ def _words(
             headline += " Some vectors are too close to be told apart: raise p." if not runs_out(state) else ""
     elif alive < classes:
         lost = "1 class vanishes" if classes - alive == 1 else f"{classes - alive} of {classes} classes vanish"
-        headline = f"The sizes differ, so the largest class leads and in the limit {lost} beside it."
+        leads = "largest class leads" if alive <= 1 else f"{alive} largest classes lead"
+        headline = f"The sizes differ, so the {leads}, and in the limit {lost} beside {'it' if alive <= 1 else 'them'}."
         tone = "bad" if late < 0.999 else "warn"
     else:
         headline, tone = "The sizes differ: all classes end on one line, led by the largest.", "bad"

@@ -4,6 +4,7 @@ r"""The certificate against real losses by autograd: never violated, and close w
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -463,6 +464,25 @@ def test_a_rate_that_is_a_function_is_followed_for_so_many_steps(kind, monkeypat
     assert 500 <= path.horizon() <= 640
     assert path.error_bound(500) <= 0.1
     assert path.error_bound(5000) == torch.inf
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_features_that_start_at_zero_towards_fixed_prototypes_have_a_bound(bias: bool) -> None:
+    case = make_young([6] * 5, dim=8, scale=0.01)
+    start = torch.zeros(5, dtype=torch.float64) if bias else None
+    case = replace(case, features=torch.zeros_like(case.features), bias=start)
+    rows = check_times(case, (constant(0.1),) * 2, [1.0, 10.0, 100.0, 1000.0], frozen=True)
+    assert all(bound <= (2 if bias else 1.2) * error + 2e-7 for error, bound, _ in rows)
+    assert case.problem().anchored(case.features, case.weight, start, lr=0.1).horizon(0.1) > 1e4
+
+
+def test_where_nothing_moves_there_is_no_error() -> None:
+    still = torch.zeros(6, 4, dtype=torch.float64), torch.zeros(3, 4, dtype=torch.float64)
+    problem = EarlyCrossEntropy(torch.arange(6) % 3)
+    for kind in ("flow", "descent", "anchored"):
+        path = getattr(problem, kind)(*still, lr=0.1)
+        assert path.error_bound(1000).item() < 1e-13
+        assert path.horizon() > 1000
 
 
 @pytest.mark.parametrize("bias", [0.0, 7000.0])

@@ -38,6 +38,17 @@ def test_each_example_is_right_where_its_largest_logit_is_its_label(name, kind):
     torch.testing.assert_close(path.accuracy(TIMES), expected.double().mean(-1).to(case.features))
 
 
+@pytest.mark.parametrize("kind", ["flow", "descent", "anchored", "kernel_flow"])
+@pytest.mark.parametrize("empty", [0, 1, 2])
+@pytest.mark.parametrize("prior", [None, [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]], ids=str)
+def test_a_class_at_the_origin_hides_no_other(prior, empty, kind):
+    rows = torch.tensor([[0.0, 0.0], [1.0, 0.5], [-1.0, -0.5]], dtype=torch.float64)  # their mean is at the origin too
+    weight = rows.roll(empty, 0)
+    extra = [torch.eye(3, dtype=torch.float64)] if kind == "kernel_flow" else []
+    path = getattr(LayerPeeled(torch.arange(3), prior=prior), kind)(weight.clone(), weight, *extra)
+    assert torch.equal(path.correct(TIMES), right(path))
+
+
 def test_of_equal_logits_the_first_counts_as_the_largest():
     logits = torch.randint(0, 3, (50, 4, 30), generator=torch.Generator().manual_seed(0)).double()
     labels = torch.arange(30) % 4

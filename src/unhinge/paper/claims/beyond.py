@@ -167,6 +167,7 @@ def _(generator: torch.Generator, formula: Formula) -> float:
     oracle="one Newton step on the expected loss, which is quadratic, by autograd",
     tolerance=1e-12,
     because="one linear solve of a well-conditioned matrix",
+    page="docs/theory/parts.md",
 )
 def _(generator: torch.Generator, formula: Formula) -> float:
     classes = whole(generator, 2, 7)

@@ -64,7 +64,7 @@ class Variant:
     note="Lines are the exact path of the linear loss, and markers are real cross-entropy, trained by autograd and "
     "torch.optim.SGD. In (b) the lines are the proved bounds and the markers are the true errors. Balanced classes are "
     "all right before the horizon. Beyond it the two losses separate (d). With balanced classes, or with weights "
-    "n^(-1/2), cross-entropy stays about 0.2 away from the limit of the linear loss. Under a long tail it moves "
+    "1/√n, cross-entropy stays 0.1 to 0.3 away from the limit of the linear loss. Under a long tail it moves "
     "further away, because the small classes collapse under the linear loss and not under cross-entropy.",
     quick=12,
     paper=120,

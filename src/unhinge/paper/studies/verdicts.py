@@ -59,14 +59,21 @@ def _summary(decided: Sequence[tuple[str, OrderingRecord]], counts: Mapping[str,
     lines = ["## What is decided", "", f"Of {sum(counts.values())} questions: {said}.", ""]
     if decided:
         lines += ["| statement | claimed by | verdict | effect | table, column |", "|---|---|---|---|---|"]
-    rows: dict[tuple[object, ...], tuple[OrderingRecord, list[str]]] = {}  # a comparison once, whichever tables have it
+    rows: dict[tuple[object, ...], list[tuple[str, OrderingRecord]]] = {}  # a comparison once, whichever tables have it
     for table, judgement in decided:
         same = tuple(judgement.get(name) for name in ("better", "worse", "quantity", "difference", "verdict"))
-        rows.setdefault(same, (judgement, []))[1].append(f"{table}, {judgement['column']}")
-    for judgement, places in rows.values():
-        row = "| {statement} | {claimed_by} | {verdict} | {text} | ".format_map(judgement)
-        lines.append(f"{row}{'; '.join(places)} |")
+        rows.setdefault(same, []).append((table, judgement))
+    for places in rows.values():
+        row = "| {statement} | {claimed_by} | {verdict} | {text} | ".format_map(places[0][1])
+        named = [_place(*place, alone=len(places) == 1) for place in places]
+        lines.append(f"{row}{'; '.join(named)} |")
     return [*lines, ""]
+
+
+def _place(table: str, judgement: OrderingRecord, alone: bool) -> str:
+    """A table and its column; of several, each with the p-value that it has there."""
+    p = judgement.get("p_value")
+    return f"{table}, {judgement['column']}" + ("" if alone or p is None else f" (p = {p:.2g})")
 
 
 def _read(place: Path) -> JsonRecord:

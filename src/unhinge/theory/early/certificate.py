@@ -244,7 +244,8 @@ class Certificate:
         measured = known + self._measured(ends[len(known) :])
         for first, last in pairwise(measured):
             small = self.forcing.convex or self._size(self.now) <= GIVE_UP * math.exp(min(first.log, 600.0))
-            small = small and first.log > -600
+            # a state of zeros is known exactly; one that has nearly vanished is not
+            small = small and (first.log > -600 or first.log == -math.inf)
             if not (first.usable and last.usable and small and self._travel(first, last)):
                 self.alive = False
                 return

@@ -72,7 +72,7 @@ class EarlyPath:
     def horizon(self, tolerance: float = 0.1) -> Tensor:
         """The last time (or step) at which :meth:`error_bound` is at most `tolerance`.
 
-        Infinite if all rates fall to zero before, or if nothing moves; 0 if nothing is proved. Where growth is many
+        Infinite if all rates fall to zero before; 0 if nothing is proved. Where growth is many
         thousands of times slower than a decay, the proof is given up after some seconds, and the horizon is how far it
         had come. So it is after 262,144 steps at a rate that is given as a function.
         """

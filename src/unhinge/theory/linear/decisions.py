@@ -75,7 +75,7 @@ class Decisions:
         read_out = self.spectrum.read_out().detach()
         reads = torch.zeros(len(self.spectrum.sigma), dtype=torch.bool)
         present = (self.x.abs() + self.y.abs()).amax(1) > 0
-        reads[self.spectrum.group] = (read_out.abs().amax(0) > 0) & present
+        reads[self.spectrum.group[(read_out.abs().amax(0) > 0) & present]] = True
         reads[-1] = len(self.aside) > 0
         return read_out, reads
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from unhinge.theory.linear.products import ordered_products
 from unhinge.theory.linear.symbols import in_range, step_rates, until_rest
-from unhinge.theory.numerics import LAST_STEP, TINY, log_abs1p
+from unhinge.theory.numerics import LAST_STEP, TINY, falling, log_abs1p, safe_divide
 from unhinge.theory.schedules import MOST_SPANS, Constant, Shape, flat_edges
 from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps
@@ -68,6 +68,14 @@ class Roots:
         value = torch.where(self.real, self._straight(j, odd, now, swept), self._turning(j, now, swept))
         return j * self.log_modulus, value
 
+    def difference(self, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """(lead^steps - other^steps) / (lead - other), as (log, value), shape (*, K)."""
+        j, odd = steps[..., None].double(), (steps % 2 == 1)[..., None]
+        none, one = torch.zeros_like(self.trace), torch.ones_like(self.trace)
+        return j * self.log_modulus, torch.where(
+            self.real, self._straight(j, odd, none, one), self._turning(j, none, one)
+        )
+
     def _straight(self, j: Tensor, odd: Tensor, z: Tensor, swept: Tensor) -> Tensor:
         """Real eigenvalues: lead^j z + (lead^j - other^j) / (lead - other) (swept - lead z), over |lead|^j."""
         lead = self.lead
@@ -85,6 +93,26 @@ class Roots:
         width = torch.where(self.real, 1.0, -self.square).sqrt()
         angle = torch.atan2(width, self.trace)
         return z * torch.cos(j * angle) + (2 * swept - self.trace * z) * torch.sin(j * angle) / width
+
+
+def _unscaled(log: Tensor, value: Tensor) -> Tensor:
+    return (torch.exp(in_range(log)) * value)[..., 0]
+
+
+def _power_of(fall: Tensor, steps: Tensor) -> Tensor:
+    """(1 - fall)^steps, for any sign of the base."""
+    sign = torch.where((fall > 1) & (steps % 2 == 1), -1.0, 1.0)
+    return sign * torch.exp(in_range(torch.where(steps == 0, 0.0, steps * log_abs1p(-fall))))
+
+
+def _gathered(fall: Tensor, steps: Tensor) -> Tensor:
+    r""":math:`(1 - q^j) / (1 - q)` with :math:`q = 1 - fall`: the sum of the first j powers of q."""
+    gentle = fall < 0.5
+    small, large = torch.where(gentle, fall, 0.0), torch.where(gentle, 1.0, fall)
+    tiny = small < 1e-5  # there three terms of the series are exact, and have a slope
+    safe = torch.where(tiny, 0.25, small)
+    slope = torch.where(tiny, 1 + small / 2 + small**2 / 3, -torch.log1p(-safe) / safe)
+    return torch.where(gentle, steps * slope * falling(steps * small * slope), (1 - _power_of(large, steps)) / large)
 
 
 @dataclass(frozen=True)
@@ -255,39 +283,83 @@ class MomentumSymbol:
 
     def relaxation(self, time: Tensor, rate: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         time = until_rest(self.shape, time)
-        coupled = not self.options.decoupled
-        eta = rate.reshape(1, 1)
-
-        def step(rates: Tensor, fresh: float, first: bool) -> Tensor:
-            """One step on (bias, buffer, 1) with gradient decay * bias - 1 (or -1 alone if decoupled)."""
-            pull = decay if coupled else torch.zeros_like(decay)
-            keep = 1 - rates * (0.0 if coupled else decay)
-            mu = 0.0 if first else self.options.factor
-            zero, ones = torch.zeros_like(rates), torch.ones_like(rates)
-            buffer = [fresh * pull * ones, mu * ones, -fresh * ones]
-            if self.options.nesterov:
-                used = [
-                    pull * ones + self.options.factor * buffer[0],
-                    self.options.factor * buffer[1],
-                    -ones + self.options.factor * buffer[2],
-                ]
-            else:
-                used = buffer
-            top = [keep - rates * used[0], -rates * used[1], -rates * used[2]]
-            rows = [*top, *buffer, zero, zero, ones]
-            return torch.stack(rows, -1).unflatten(-1, (3, 3))
-
-        def later(start: int, stop: int) -> Tensor:
-            return step(step_rates(self.shape, start + 1, stop + 1)[:, None] * eta, 1 - self.options.dampening, False)
-
-        settles = max(0, math.ceil(min(self.shape.settles, LAST_STEP)) - 1)
-        log, product = ordered_products(later, (time - 1).clamp(min=0), settles)
-        start = step(step_rates(self.shape, 0, 1)[:, None] * eta, 1.0, True)[0, 0]
-        whole = torch.exp(in_range(log))[..., 0, None, None] * (product[..., 0, :, :] @ start)
+        later = (time - 1).clamp(min=0)
+        settled = max(0, math.ceil(min(self.shape.settles, LAST_STEP)) - 1)
+        before = later.clamp(max=settled)
+        affine = self._affine(step_rates(self.shape, 0, 1) * rate, decay, first=True)[0]
+        if settled:
+            log, product = ordered_products(
+                lambda start, stop: self._affine(step_rates(self.shape, start + 1, stop + 1) * rate, decay)[:, None],
+                before,
+                settled,
+            )
+            affine = torch.exp(in_range(log))[..., 0, None, None] * (product[..., 0, :, :] @ affine)
+        # what a bias of 1 and a pull of 1 have become: (*, 2) each
+        bias, buffer = affine[..., 0, [0, 2]].expand(*time.shape, 2), affine[..., 1, [0, 2]].expand(*time.shape, 2)
+        if bool((later > settled).any()):
+            last = step_rates(self.shape, settled + 1, settled + 2)[0]
+            bias = self._steadily(later - before, bias, buffer, last, rate, decay)
         started = time > 0
-        keep = torch.where(started, whole[..., 0, 0], 1.0)
-        push = torch.where(started, whole[..., 0, 2], 0.0)
-        return keep, push
+        return torch.where(started, bias[..., 0], 1.0), torch.where(started, bias[..., 1], 0.0)
+
+    def _affine(self, rates: Tensor, decay: Tensor, first: bool = False) -> Tensor:
+        """One step on (bias, buffer, 1) with gradient decay * bias - 1 (or -1 alone if decoupled), (#rates, 3, 3)."""
+        coupled = not self.options.decoupled
+        fresh = 1.0 if first else 1 - self.options.dampening
+        pull = decay if coupled else torch.zeros_like(decay)
+        keep = 1 - rates * (0.0 if coupled else decay)
+        mu = 0.0 if first else self.options.factor
+        zero, ones = torch.zeros_like(rates), torch.ones_like(rates)
+        buffer = [fresh * pull * ones, mu * ones, -fresh * ones]
+        if self.options.nesterov:
+            used = [
+                pull * ones + self.options.factor * buffer[0],
+                self.options.factor * buffer[1],
+                -ones + self.options.factor * buffer[2],
+            ]
+        else:
+            used = buffer
+        top = [keep - rates * used[0], -rates * used[1], -rates * used[2]]
+        return torch.stack([*top, *buffer, zero, zero, ones], -1).unflatten(-1, (3, 3))
+
+    def _steadily(
+        self, steps: Tensor, bias: Tensor, buffer: Tensor, last: Tensor, rate: Tensor, decay: Tensor
+    ) -> Tensor:
+        r"""The biases (*, 2) after so many steps more at the constant rate `last` times `rate`.
+
+        Powers of the affine step would lose a digit with each tenfold time. Its homogeneous part goes through the roots
+        :math:`\ell, o` instead, and a pull of 1 from rest, with :math:`S_j = (\ell^j - o^j) / (\ell - o)`, adds
+
+        .. math:: p_j = \frac{1 - \ell^j}{\lambda} - S_j\,\frac{m_{00} - \ell}{\lambda},
+
+        where :math:`m_{00} - \ell` and :math:`1 - \ell` are known as multiples of the decay :math:`\lambda`, which may
+        be zero. A decoupled decay leaves the buffer alone, and :math:`o = \mu`.
+        """
+        none, moved = torch.zeros_like(decay), rate * decay
+        coupled = not self.options.decoupled
+        symbol = replace(self, shrink=none if coupled else moved)
+        roots = symbol.roots(last, -moved[None] if coupled else none[None])
+        j, step = steps.double(), last * rate
+        # without momentum the other root is zero, and nothing asks for the difference
+        spread = _unscaled(*roots.difference(steps)) if self.options.factor else torch.zeros_like(j)
+        if not coupled:  # the buffer sees no bias: the step is a triangle
+            kept = (
+                _power_of(step * decay, j)[..., None] * bias + rate * roots.matrix[0, 0, 1] * spread[..., None] * buffer
+            )
+            steady = (1 - self.options.dampening) / (1 - self.options.factor)
+            used, fading = (
+                (1 + self.options.factor * steady, self.options.factor) if self.options.nesterov else (steady, 1)
+            )
+            pushed = used * _gathered(step * decay, j) - fading * steady * self.options.factor * spread
+            return torch.stack([kept[..., 0], kept[..., 1] + step * pushed], -1)
+        parts = [roots.power(steps, bias[..., [k]], rate * buffer[..., [k]]) for k in (0, 1)]
+        kept = torch.stack([_unscaled(*part) for part in parts], -1)
+        # 1 - lead, in units of the decay
+        fall = 2 * step * self._pull / (roots.slope + roots.root)[0].clamp(min=TINY)
+        plain = fall * _gathered(fall * decay, j) - spread * (fall - step * self._push)
+        rest = _unscaled(*roots.power(steps, torch.ones_like(none)[None], none[None]))
+        other = safe_divide(1 - rest, decay)  # a pair that turns, or alternates: the decay is large
+        return torch.stack([kept[..., 0], kept[..., 1] + torch.where(roots.plain[0], plain, other)], -1)
 
     def rest(self, decay: Tensor) -> Tensor:
         # A decoupled decay works against the whole of what the buffer has gathered, a coupled one is gathered with it.

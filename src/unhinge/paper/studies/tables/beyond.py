@@ -417,11 +417,11 @@ def _many_class_orderings() -> tuple[Ordering, ...]:
         Ordering("the Taylor softmax lies above the unhinged loss", TAYLOR, RAW, ours=True, regime=False, tuned=True),
         Ordering("class means and a shortlist lift it further", FINISHED, TAYLOR, ours=True, regime=False, tuned=True),
         Ordering(
-            "with class means and a shortlist the Taylor softmax is within a point of cross-entropy",
+            "the Taylor softmax with class means and a shortlist and cross-entropy differ by less than a point",
             FINISHED, CE, ours=True, regime=False, tuned=True, margin=COMPARABLE, asked=seen,
         ),
         Ordering(
-            "with class means and a shortlist the Taylor softmax lies above cross-entropy",
+            "the Taylor softmax with class means and a shortlist lies above cross-entropy",
             FINISHED, CE, ours=True, regime=False, tuned=True, asked=seen,
         ),
         Ordering("the Z-loss lies above cross-entropy", Z_LOSS, CE, ours=True, regime=False, tuned=True, asked=seen),
@@ -569,7 +569,7 @@ def studies() -> list[Study]:
             (
                 Ordering("PAL lies above cross-entropy", PAL, CE),
                 Ordering("PAL with a radius lies above cross-entropy", RADIUS, CE, ours=True),
-                Ordering("FNPAL is within a point of cross-entropy", FNPAL, CE, margin=COMPARABLE),
+                Ordering("FNPAL and cross-entropy differ by less than a point", FNPAL, CE, margin=COMPARABLE),
                 Ordering("FNPAL is slower than cross-entropy (at half time)", CE, FNPAL, "halfway_accuracy"),
                 Ordering("rescaling speeds up FNPAL (at half time)", RESCALED, FNPAL, "halfway_accuracy"),
             ),

@@ -50,10 +50,10 @@ def studies() -> list[Study]:
             partial(_cells, data),
             ("accuracy", "best_accuracy", "halfway_accuracy", "training.accuracy"),
             (
-                Ordering("PAL is within a point of cross-entropy", PAL, CE, margin=COMPARABLE),
+                Ordering("PAL and cross-entropy differ by less than a point", PAL, CE, margin=COMPARABLE),
                 Ordering("PAL is better than cross-entropy", PAL, CE),
                 Ordering("PAL with a radius is better than cross-entropy", RADIUS, CE, ours=True),
-                Ordering("FNPAL is within a point of cross-entropy", FNPAL, CE, margin=COMPARABLE),
+                Ordering("FNPAL and cross-entropy differ by less than a point", FNPAL, CE, margin=COMPARABLE),
                 Ordering(
                     "FNPAL is slower than cross-entropy (test accuracy at half time)",
                     CE,
