@@ -2,6 +2,7 @@
 
     python docs/build.py                # docs/_build/html
     python docs/build.py --fast         # without what has to be computed first: figures and verdicts
+    python docs/build.py --errata       # docs/errata.md alone, the page of errata that is read in the repository
 
 The pages are staged in OUT/tree/docs, so that nothing generated lies among the sources. What takes time is kept in
 OUT/cache and made again only when the code that decides it has changed.
@@ -25,13 +26,18 @@ from generators import api, commands, equations, errata, parts, performance, rep
 from generators.pages import Pages, repointed  # noqa: E402
 
 OWN = {"_build", "_static", "generators", "__pycache__"}
+FULLER = {"errata.md"}  # in the repository a page without the numbers that the site computes
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE / "_build", help="folder of the site (docs/_build)")
     parser.add_argument("--fast", action="store_true", help="no figures, no verdicts: for tests and for writing")
+    parser.add_argument("--errata", action="store_true", help="write docs/errata.md again, and nothing else")
     options = parser.parse_args()
+    if options.errata:
+        (HERE / "errata.md").write_text(errata.listed(), encoding="utf-8")
+        return 0
     out = options.out.resolve()
     began = time.perf_counter()
     cache = None if options.fast else out / "cache"
@@ -65,6 +71,8 @@ def stage_sources(pages: Pages) -> None:
         names[:] = [name for name in names if name not in OWN]
         for file in files:
             path = Path(folder) / file
+            if path.name in FULLER:
+                continue
             if path.suffix == ".md":
                 text = repointed(path.read_text(encoding="utf-8"))
                 pages.write(str(path.relative_to(HERE)), folded(text) if path.parent.name == "theory" else text)

@@ -42,6 +42,13 @@ def test_formulas_that_a_theory_page_points_to_exist(page):
     assert set(re.findall(r"\(#eq-([\w-]+)\)", page.read_text())) <= set(FORMULAS)
 
 
+def test_the_page_of_errata_in_the_repository_is_that_of_the_code(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from generators.errata import listed
+
+    assert (ROOT / "docs" / "errata.md").read_text(encoding="utf-8") == listed(), "run python docs/build.py --errata"
+
+
 def test_the_five_lines_of_the_readme_print_what_it_says():
     actual = re.search(r"```python\n(.*?)```\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert actual is not None

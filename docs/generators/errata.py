@@ -18,7 +18,7 @@ from generators.pages import Pages, cell, table
 from unhinge.paper.claims import claims
 from unhinge.paper.claims.errata import ERRATA, Erratum
 
-__all__ = ["generate"]
+__all__ = ["generate", "listed"]
 
 SEVERITY = {"A": "a false or undefined statement", "B": "a wrong formula that a reader may copy", "C": "a slip"}
 NOT_RUN = "not run in this build"
@@ -29,6 +29,37 @@ def generate(pages: Pages, cache: Path | None) -> None:
     records = {} if cache is None else {record["id"]: record for record in _verdicts(cache)}
     pages.write("errata.md", _errata(records))
     pages.write("claims.md", _claims(records))
+
+
+def listed() -> str:
+    """The page that is kept in the repository, docs/errata.md: no number in it depends on the machine."""
+    lines = [
+        "# Errata",
+        "",
+        f"The printed paper is wrong in {len(ERRATA)} places that we found. Here is each with what is printed, what is "
+        "right, and the evidence. `unhinge verify erratum-19` puts an entry to the test, and `unhinge verify` all of "
+        "them. Theorems have [our numbers](guide/for-readers.md#from-a-symbol-to-code): Theorem 1 is printed as "
+        "Theorem 2.",
+        "",
+        "The letter after a number is the severity: "
+        + "; ".join(f"**{key}** means {words}" for key, words in SEVERITY.items())
+        + ".",
+        "",
+        "<!-- made by `python docs/build.py --errata` from src/unhinge/paper/claims/errata.py -->",
+        "",
+    ]
+    for one in ERRATA:
+        lines += [
+            f'<a id="erratum-{one.number}"></a>',
+            "",
+            f"## {one.number} ({one.severity}). {cell(one.where)}",
+            "",
+            f"- Printed: {cell(one.printed)}",
+            f"- Right: {cell(one.right)}",
+            f"- Evidence: {cell(one.evidence)}",
+            "",
+        ]
+    return "\n".join(lines)
 
 
 def _verdicts(cache: Path) -> list[dict[str, Any]]:

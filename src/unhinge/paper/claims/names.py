@@ -81,7 +81,7 @@ def find(name: str) -> tuple[Claim, ...]:
 
 def _hint(wanted: str, number: re.Match[str] | None, every: tuple[Claim, ...]) -> str:
     if number and 1 <= int(number[1]) <= 40:
-        return "That erratum is a misprint which no number decides; the list of errata has its words."
+        return "That erratum is a misprint which no number decides; docs/errata.md of the repository has its words."
     near = difflib.get_close_matches(wanted, sorted(set(_names(every))), n=5, cutoff=0.5)
     words = f"Nearest: {', '.join(near)}." if near else GROUPS
     return f"{words} `unhinge verify --list` has all names."
