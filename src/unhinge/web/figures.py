@@ -17,7 +17,7 @@ THEMES = {
     "light": {"paper": "#ffffff", "ink": "#22262b", "grid": "#e3e6ea", "faint": "#6b727b"},
     "dark": {"paper": "#1b1f25", "ink": "#e4e7eb", "grid": "#353b44", "faint": "#9aa3ad"},
 }
-LEGEND = 280  # pixels beside the axis in a panel on a laptop
+LEGEND = 235  # pixels beside the axis in a panel on a laptop
 Plotly: TypeAlias = dict[str, Any]  # a part of a figure as Plotly's JSON has it
 DASHES = {"line": "solid", "dashed": "dash", "dotted": "dot", "marks": "solid"}
 
@@ -39,7 +39,8 @@ def figure(panel: Panel, slot: Slot, theme: str = "light", player: bool = False)
     listed = [curve.name for curve in panel.curves if curve.listed]
     several = len(listed) > 1
     ground = {"bgcolor": colors["paper"], "borderpad": 0}  # the name of a moment lies on the curves
-    rows = math.ceil(sum(46 + 5.6 * len(name) for name in listed) / LEGEND) if several else 0
+    widest = max((46 + 5.6 * len(name) for name in listed), default=1.0)  # Plotly gives all names the same width
+    rows = math.ceil(len(listed) / max(1, int(LEGEND / widest))) if several else 0
     layout = _layout(colors) | {
         "margin": {"l": 58, "r": 22, "t": 8 + 18 * rows, "b": 36, "autoexpand": False},
         "xaxis": _axis(panel.xlabel, colors) | (_log(_x(panel)) if panel.xlog else {}),
@@ -108,7 +109,8 @@ def _y(panel: Panel) -> list[float]:
 
 def _log(values: list[float]) -> Plotly:
     """A logarithmic axis that shows the curves, not the last digits of rounding, with numbers at 1, 2, 5 if short."""
-    axis: Plotly = {"type": "log", "exponentformat": "power"}
+    # Plotly prints powers of ten larger than the numbers of an even axis
+    axis: Plotly = {"type": "log", "exponentformat": "power", "tickfont": {"size": 9}}
     if not values:
         return axis
     low, high = math.log10(min(values)), math.log10(max(values))

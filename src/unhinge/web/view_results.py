@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dash import dcc, html
@@ -19,9 +19,12 @@ from flask import Response, abort, send_from_directory
 from unhinge.results.json import JsonRecord
 from unhinge.results.sealed import SealError, read_sealed, unseal
 from unhinge.web.controls import text
-from unhinge.web.figures import figure
+from unhinge.web.figures import PALETTES, figure
 from unhinge.web.panels import Curve, Panel, Slot
 from unhinge.web.study_sheet import LARGEST, csv_rows, is_study, numbers_of, orderings_of
+
+if TYPE_CHECKING:
+    from unhinge.paper.figures.registry import Panel as Drawn
 
 __all__ = ["CONTROLS", "Item", "body", "export", "find_items", "send"]
 
@@ -234,8 +237,12 @@ def _study_sheet(folder: Path, item: Item, look: str) -> list[Component]:
 
 
 def _curves(path: Path, name: str, look: str) -> list[Component]:
+    # late: a page without results does without
+    from unhinge.paper.figures.draw import pretty
+    from unhinge.paper.figures.registry import Panel as Drawn
+
     rows = _rows(path)
-    titles, scales = _known_panels(name)
+    panels = _known_panels(name)
     palette: dict[str, int] = {}
     graphs = []
     for key in dict.fromkeys(row["panel"] for row in rows):
@@ -247,18 +254,26 @@ def _curves(path: Path, name: str, look: str) -> list[Component]:
                 y.append(_float(row["value"]))
         curves = []
         for (series, kind), (x, y) in groups.items():
-            color = palette.setdefault(series, len(palette))
-            label = series if kind == "exact" else f"{series}, {kind}"
+            # a level is named after the curve that it belongs to: "limit at lambda=0.1"
+            own = next((known for known in palette if series.endswith(known)), series)
+            color = palette.setdefault(own, len(palette))
+            label = pretty(series) if kind == "exact" else f"{pretty(series)}, {kind}"
             curves.append(Curve(label, x, y, KINDS.get(kind, "line"), color))  # type: ignore[arg-type]
-        title, ylabel, xlabel = titles.get(key, (key.replace("_", " "), key.replace("_", " "), "step"))
-        panel = Panel(xlabel, ylabel, curves, "", ylog=scales.get(key) == "log")
-        drawn = figure(panel, Slot(key, title, ""), look)
-        drawn["layout"]["showlegend"] = False
+        known = panels.get(key) or Drawn(key, key.replace("_", " "), key.replace("_", " "), "linear")
+        ylabel = known.title if "$" in known.ylabel else known.ylabel  # the page sets no formulas
+        panel = Panel(known.xlabel, ylabel, curves, "", xlog=known.xscale == "log", ylog=known.yscale == "log")
+        drawn = figure(panel, Slot(key, known.title, ""), look)
+        # one legend above all panels, and no room for one in each
+        drawn["layout"]["showlegend"], drawn["layout"]["margin"]["t"] = False, 8
         drawn["layout"]["hovermode"] = "closest"
         for trace in drawn["data"]:
             trace["hovertemplate"] = f"{trace['name']}<br>%{{x:.6g}}, %{{y:.5g}}<extra></extra>"
-        graphs.append(_graph(title, drawn))
-    return graphs
+        graphs.append(_graph(known.title, drawn))
+    colors = PALETTES[look]
+    names = [html.Span(f"● {pretty(one)}", style={"color": colors[k % len(colors)]}) for one, k in palette.items()]
+    words = "Lines are exact, marks are simulated, dashes are predicted:"
+    legend = html.P([words, *(part for name in names for part in ("  ", name))], className="small")
+    return [html.Div(legend, style={"gridColumn": "1 / -1"}), *graphs] if len(names) > 1 else graphs
 
 
 def _graph(title: str, drawn: JsonRecord) -> Component:
@@ -269,14 +284,13 @@ def _graph(title: str, drawn: JsonRecord) -> Component:
     )
 
 
-def _known_panels(name: str) -> tuple[dict[str, tuple[str, str, str]], dict[str, str]]:
+def _known_panels(name: str) -> dict[str, Drawn]:
     from unhinge.paper.figures.registry import find
 
     try:
-        panels = find(name).panels
+        return {panel.key: panel for panel in find(name).panels}
     except KeyError:
-        return {}, {}
-    return {p.key: (p.title, p.ylabel, p.xlabel) for p in panels}, {p.key: p.yscale for p in panels}
+        return {}
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from unhinge.extras import needed_for
 from unhinge.paper.figures.registry import Panel, Row
-from unhinge.results.look import COLORS, DASHES, FAINT, GRAY, INK, MARKERS, ORANGE, styled
+from unhinge.results.look import COLORS, DASHES, FAINT, GRAY, INK, MARKERS, ORANGE, PlotOptions, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SYMBOLS", "draw", "explained", "pretty"]
 
+WORDS = {
+    "exact": "line: exact",
+    "sgd": "marker: SGD",
+    "slope": "dashes: predicted rate",
+    "flow": "dots: gradient flow",
+    "level": "dash-dot: predicted level",
+    "off": "SGD off by",  # in the corner of a panel
+}
 GREEK = {"gamma": "γ", "lambda": "λ", "eta": "η", "rho": "ρ"}
 # A symbol as figures print it, and its meaning. The longer ones first: λ* is not λ.
 SYMBOLS = {
@@ -84,8 +92,10 @@ def draw(
     footnote: str = "",
     columns: int = 3,
     deviations: Mapping[str, str] | None = None,
+    words: Mapping[str, str] | None = None,
 ) -> Figure:
-    """The figure of a table; `deviations`: by panel, how far the simulation lies off, printed in its corner."""
+    """The figure of a table; `deviations`: by panel, how far the simulation lies off, printed in its corner; `words`:
+    of the key, instead of :data:`WORDS`."""
     with needed_for("a figure"):
         from matplotlib.figure import Figure
         from matplotlib.lines import Line2D
@@ -103,7 +113,7 @@ def draw(
             Line2D([], [], color=looks[name][0], marker=looks[name][1], mfc="white", ms=4.5, label=pretty(name))
             for name in series
         ]
-        handles += _key({row.kind for row in rows}, Line2D)
+        handles += _key({row.kind for row in rows}, {**WORDS, **(words or {})}, Line2D)
         wide = -(-len(handles) // -(-len(handles) // widest))  # rows of equal length
         spare = len(panels) < count * columns and len(handles) <= 10
         if not spare:
@@ -119,7 +129,7 @@ def draw(
             if panel.zoom is not None:
                 _zoom(axis, of_panel, panel, looks)
             if deviations and panel.key in deviations:
-                text = f"SGD off by {deviations[panel.key]}"
+                text = f"{(words or {}).get('off', WORDS['off'])} {deviations[panel.key]}"
                 axis.text(1.0, 1.01, text, transform=axis.transAxes, ha="right", va="bottom", fontsize=6.5, color=GRAY)
         for axis in list(axes.flat)[len(panels) :]:
             axis.set_axis_off()
@@ -146,19 +156,15 @@ def _wrapped_evenly(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width)
 
 
-def _key(kinds: set[str], line: type[Line2D]) -> list[Line2D]:
-    entries = []
-    if "exact" in kinds:
-        entries.append(line([], [], color=GRAY, label="line: exact"))
-    if "sgd" in kinds:
-        entries.append(line([], [], color=GRAY, ls="", marker="o", mfc="white", ms=4.5, label="marker: SGD"))
-    if "slope" in kinds:
-        entries.append(line([], [], color=GRAY, ls=DASHES["predicted"], lw=1.0, label="dashes: predicted rate"))
-    if "flow" in kinds:
-        entries.append(line([], [], color=GRAY, ls=DASHES["flow"], label="dots: gradient flow"))
-    if "level" in kinds:
-        entries.append(line([], [], color=FAINT, ls=DASHES["level"], lw=0.9, label="dash-dot: predicted level"))
-    return entries
+def _key(kinds: set[str], words: Mapping[str, str], line: type[Line2D]) -> list[Line2D]:
+    looks: dict[str, PlotOptions] = {
+        "exact": {"color": GRAY},
+        "sgd": {"color": GRAY, "ls": "", "marker": "o", "mfc": "white", "ms": 4.5},
+        "slope": {"color": GRAY, "ls": DASHES["predicted"], "lw": 1.0},
+        "flow": {"color": GRAY, "ls": DASHES["flow"]},
+        "level": {"color": FAINT, "ls": DASHES["level"], "lw": 0.9},
+    }
+    return [line([], [], label=words[kind], **look) for kind, look in looks.items() if kind in kinds]
 
 
 def _curves(axis: Axes, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[str, str]]) -> None:

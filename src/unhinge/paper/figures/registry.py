@@ -73,6 +73,7 @@ class Experiment:
     note: str  # where the caption is wrong, and what really happens
     seconds: Mapping[str, float]  # measured on 2 cores, by scale
     columns: int
+    words: Mapping[str, str]  # of the key, where marks and levels are not what they are elsewhere
     module: str
 
 
@@ -89,15 +90,15 @@ def experiment(
     quick: float = 1.0,
     paper: float = 30.0,
     columns: int = 3,
+    words: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[[Scale, int], Outcome]], Callable[[Scale, int], Outcome]]:
     """Register a function ``(scale, seed) -> Outcome`` under `id`; `quick` and `paper` are its seconds."""
 
     def register(compute: Callable[[Scale, int], Outcome]) -> Callable[[Scale, int], Outcome]:
         assert id not in _KNOWN, f"two experiments are called {id}"
         seconds = {"quick": quick, "paper": paper}
-        _KNOWN[id] = Experiment(
-            id, label, claim, panels, compute, errata, note, seconds, columns, compute.__module__.rpartition(".")[2]
-        )
+        module = compute.__module__.rpartition(".")[2]
+        _KNOWN[id] = Experiment(id, label, claim, panels, compute, errata, note, seconds, columns, words or {}, module)
         return compute
 
     return register

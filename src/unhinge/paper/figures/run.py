@@ -132,7 +132,10 @@ def redraw(folder: str | Path) -> None:
     recipe = read_sealed(place / "recipe.json", older=True)
     entry = find(recipe["id"])
     rows = read_rows(place / "data.csv")
-    save(draw(rows, entry.panels, entry.claim, recipe["footnote"], entry.columns, recipe["deviations"]), place)
+    save(
+        draw(rows, entry.panels, entry.claim, recipe["footnote"], entry.columns, recipe["deviations"], entry.words),
+        place,
+    )
 
 
 def _make(missing: list[Job], scale: Scale, jobs: int) -> Iterator[tuple[Job, Result]]:
@@ -174,7 +177,7 @@ def _make_one(job: Job, scale: Scale) -> Result:
     write_rows(outcome.rows, partial / "data.csv")
     write_summary(outcome.summary, partial / "summary.csv")
     printed = deviations(outcome.summary)
-    save(draw(outcome.rows, entry.panels, entry.claim, footnote, entry.columns, printed), partial)
+    save(draw(outcome.rows, entry.panels, entry.claim, footnote, entry.columns, printed, entry.words), partial)
     recipe: JsonRecord = {
         "id": entry.id,
         "label": entry.label,

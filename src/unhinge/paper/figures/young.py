@@ -21,8 +21,8 @@ START = 0.01  # times a normal start: the smaller, the longer cross-entropy stay
 TOLERANCE = 0.1
 
 YOUNG = (
-    Panel("accuracy", "training accuracy, horizons dash-dot", "accuracy", yscale="linear"),
-    Panel("error", "true error and proved bound", "relative error", floor=1e-7),
+    Panel("accuracy", "training accuracy", "accuracy", yscale="linear", xscale="log"),
+    Panel("error", "true error and proved bound", "relative error", xscale="log", floor=1e-7),
     Panel("order", "when half of a class is right", "step", xlabel="class, largest first"),
     Panel("direction", "distance from the linear limit", "distance"),
 )
@@ -69,6 +69,7 @@ class Variant:
     quick=12,
     paper=120,
     columns=2,
+    words={"sgd": "marker: cross-entropy", "level": "dash-dot: horizon", "off": "before the horizon off by"},
 )
 def young(scale: Scale, seed: int) -> Outcome:
     """A long tail under three cross-entropies, and balanced classes, from a start of a hundredth."""

@@ -37,8 +37,11 @@ NAMED = {
 def draw_study(result: StudyResult, folder: Path) -> None:
     """figure.png and figure.pdf of a study, from what is measured so far."""
     with styled():
-        figure = DRAWN[result.study.kind](result.begun())
-        lines = textwrap.wrap(result.study.claim, int(11 * figure.get_figwidth()))
+        begun = result.begun()
+        figure = DRAWN[result.study.kind](begun)
+        few = len(begun.columns) == 1 < len(result.columns)
+        head = f"{result.study.claim} (so far one of {len(result.columns)} columns)" if few else result.study.claim
+        lines = textwrap.wrap(head, int(11 * figure.get_figwidth()))
         figure.set_figheight(figure.get_figheight() + 0.2 * (len(lines) - 1))
         head_line(figure, "\n".join(lines))
         save(figure, folder)
@@ -49,15 +52,16 @@ def _figure(columns: int, rows: int = 1, width: float = 3.3, height: float = 2.7
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _footnote(figure: Figure, result: StudyResult, more: str = "", spread: bool = True) -> None:
+def _footnote(figure: Figure, result: StudyResult, more: str = "", spread: str = "bars") -> None:
+    """Scale, data and seeds; `spread`: what shows their standard deviation, if anything does."""
     done = len(result.measured)
     part = "" if done == result.wanted else f" {done} of {result.wanted} runs so far."
     data = ", ".join(dict.fromkeys(cell.recipe.data for cell in result.cells))
     counts = {len(runs) for cell in result.cells if (runs := result.of(cell.row, cell.column))} or {0}
     few, most = min(counts), max(counts)
     seeds = "1 seed" if most == 1 else f"{most} seeds" if few == most else f"{few} to {most} seeds"
-    bars = "; bars and bands: standard deviation over seeds" if most > 1 and spread else ""
-    text = f"Scale {result.scale} ({data}), {seeds}{bars}.{part}{more}"
+    shown = f"; {spread}: standard deviation over seeds" if most > 1 and spread else ""
+    text = f"Scale {result.scale} ({data}), {seeds}{shown}.{part}{more}"
     stops = [str(run["stopped"]) for run in result.measured.values() if run.get("stopped")]
     if stops:
         text += f" {len(stops)} of {done} runs stopped ({stops[0]})."
@@ -77,7 +81,7 @@ def _dots(result: StudyResult) -> Figure:
     figure, axes = _figure(wide, -(-len(columns) // wide), width, 0.32 * len(result.rows) + 0.9)
     for axis, column in zip(axes.flat, columns, strict=False):
         _dots_of(axis, result, column, result.study.quantities[0], axis in axes[:, 0])
-        axis.set_title(column, loc="left")
+        axis.set_title(textwrap.fill(column, int(9.5 * width)), loc="left")
     shown = list(axes.flat)[: len(columns)]
     ranges = [axis.get_xlim() for axis in shown]
     widest = max(2.0, *(high - low for low, high in ranges))
@@ -198,7 +202,7 @@ def _curves(result: StudyResult) -> Figure:
     for axis in (whole, end):
         axis.set(xlabel="epoch", ylabel="test accuracy (%)")
     whole.legend(frameon=False, fontsize=7.5)
-    _footnote(figure, result)
+    _footnote(figure, result, spread="bands")
     return figure
 
 
@@ -223,7 +227,7 @@ def _time(result: StudyResult) -> Figure:
         line[1].set(xlabel="seconds of training", ylabel="test accuracy (%)")
         # beside the panel: fast methods climb through its upper left, slow ones run along its foot
         line[1].legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _footnote(figure, result)
+    _footnote(figure, result, spread="bands")
     return figure
 
 
@@ -259,7 +263,7 @@ def _behaviour(result: StudyResult) -> Figure:
             if key == "feature_norm" and high > 10 * max(low, 1e-9):
                 axis.set_yscale("log")
         line[0].legend(frameon=False, fontsize=7.5)  # methods have coefficients of their own
-    _footnote(figure, result)
+    _footnote(figure, result, spread="bands")
     return figure
 
 
@@ -281,7 +285,7 @@ def _collapse(result: StudyResult) -> Figure:
         if log:
             axis.set_yscale("log")
     axes[0, 0].legend(frameon=False, fontsize=7.5)
-    _footnote(figure, result)
+    _footnote(figure, result, spread="bands")
     return figure
 
 
@@ -302,7 +306,7 @@ def _reliability(result: StudyResult) -> Figure:
             bins = Reliability(**totals)
             reliability_diagram(bins, axis, f"{row}, {column}")
             axis.legend(frameon=False, fontsize=6.5).set_visible(axis is axes[0, 0])
-    _footnote(figure, result, " All seeds of a cell together.", spread=False)
+    _footnote(figure, result, " All seeds of a cell together.", spread="")
     return figure
 
 
@@ -339,7 +343,8 @@ def _histograms(result: StudyResult) -> Figure:
             axis.set_yticks([], minor=True)
             axis.set_yticks([])
     axes[0, 0].legend(frameon=False, fontsize=7.5)
-    _footnote(figure, result, " Histograms: the first seed; FPR95: the mean.", spread=False)
+    more = f" Known and unknown images: {column}. Histograms: the first seed; FPR95: the mean."
+    _footnote(figure, result, more, spread="")
     return figure
 
 
