@@ -111,6 +111,15 @@ def test_counts_in_the_place_of_frequencies_are_refused_where_a_prior_is_kept(pr
         ManyClassHead(4, 3, prior=prior)
 
 
+def test_modules_take_a_prior_as_a_list_too() -> None:
+    logits, target, numbers = torch.arange(6.0).reshape(2, 3), torch.tensor([0, 2]), [0.2, 0.3, 0.5]
+    expected = UF.unhinged_loss(logits, target, prior=torch.tensor(numbers))
+    assert torch.equal(UnhingedLoss(prior=numbers)(logits, target), expected)  # type: ignore[arg-type]
+    assert ManyClassHead(4, 3, prior=numbers).loss is not None  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="prior must hold one number per class"):
+        UnhingedLoss(prior="counts")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_the_rounding_of_a_prior_is_forgiven(dtype: torch.dtype) -> None:
     UnhingedLoss(prior=torch.full((1000,), 1 / 1000, dtype=dtype))

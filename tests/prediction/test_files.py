@@ -63,7 +63,10 @@ BAD = {
     "an empty class": ({"features": np.ones((2, 3)), "labels": np.array([0, 2])}, "Number the classes"),
     "one class": ({"features": np.ones((2, 3)), "labels": np.array([0, 0])}, "at least 2 classes"),
     "NaN": ({**GOOD, "features": np.full((6, 4), np.nan)}, "NaN"),
-    "infinite weight": ({**GOOD, "weight": np.full((2, 4), np.inf)}, "weight holds NaN, infinite"),
+    "infinite weight": (
+        {**GOOD, "weight": np.full((2, 4), np.inf)},
+        "weight holds NaN, infinite or huge values, the first at [0, 0]",
+    ),
     "huge values": ({**GOOD, "features": np.full((6, 4), 1e200)}, "huge"),
     "wrong width": ({**GOOD, "weight": np.ones((2, 3))}, "weight must be (C, 4)"),
     "wrong bias": ({**GOOD, "bias": np.ones(3)}, "bias must have 2 entries"),
@@ -205,6 +208,7 @@ CSVS = {
     "named": "a,label,b\n1,cat,2\n3,dog,4\n5,dog,6\n",
     "without names": "1,2,0\n3,4,1\n5,6,1\n",
     "floats as labels": "x,y,target\n1,2,0.0\n3,4,1.0\n5,6,1.0\n",
+    "any case": "x,y,Label\n1,2,a\n3,4,b\n5,6,b\n",
     "as spreadsheets write it": "\ufefflabel,x,y\n0,1,2\n1,3,4\n1,5,6\n",
     "spaces after commas": "x, y, label\n1, 2, a\n3, 4, b\n5, 6, b\n",
 }

@@ -443,7 +443,10 @@ SHOWN = {
     "nc1_ratio": "NC1",
     "nc3": "NC3",
 }
-MEANING = "|h|: mean norm of the features. Angle: the smallest between two prototypes. NC1, NC3: 0 at neural collapse."
+MEANING = (
+    "train acc: during the epoch, of images as they were shown. |h|: mean norm of the features. Angle: the smallest "
+    "between two prototypes. NC1, NC3: 0 at neural collapse."
+)
 
 
 def _row(record: dict[str, object]) -> str:

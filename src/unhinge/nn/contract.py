@@ -173,7 +173,7 @@ def as_class_weight(weight: object, name: str = "weight", dtype: torch.dtype | N
     """The weights of a module: a tensor as it is, numbers in a list or an array as a tensor; an error for the rest."""
     if weight is None or isinstance(weight, Tensor):
         return weight
-    if isinstance(weight, str):
+    if isinstance(weight, str) and name != "prior":
         raise ValueError(
             f"{name}={weight!r} needs the class counts, which a loss does not see. Pass class_weights(counts), or "
             "class_weights(counts, power=1) for the inverse frequencies."
@@ -181,9 +181,10 @@ def as_class_weight(weight: object, name: str = "weight", dtype: torch.dtype | N
     try:
         return torch.as_tensor(weight, dtype=dtype or torch.get_default_dtype())
     except (TypeError, ValueError, RuntimeError):
+        maker = "counts / counts.sum()" if name == "prior" else "class_weights(counts)"
         raise ValueError(
             f"{name} must hold one number per class, in a tensor, a list or an array, got {type(weight).__name__}. "
-            "class_weights(counts) makes one."
+            f"{maker} makes one."
         ) from None
 
 

@@ -129,6 +129,7 @@ class UnhingedLoss(_ClassLoss):
     ) -> None:
         super().__init__(weight, ignore_index, reduction, label_smoothing, dim)
         check_gamma(gamma)
+        prior = as_class_weight(prior, "prior")
         check_prior(prior, None, gamma)
         check_prior_sum(prior)
         self.gamma = gamma

@@ -217,7 +217,7 @@ def _csv(file: Path) -> dict[str, object]:
     heads = rows[0]
     if len(heads) == 1:
         raise FileError(f"{file.name} has one column, {one_line(heads[0], 80)!r}; columns are separated by commas.")
-    known = [place for place, head in enumerate(heads) if head in ("label", *NAMES["labels"])]
+    known = [place for place, head in enumerate(heads) if head.lower() in ("label", *NAMES["labels"])]
     if len(known) > 1:
         called = " and ".join(heads[place] for place in known)
         raise FileError(f"{file.name} has the columns {called}; only one of them is the class. Leave out the others.")
@@ -385,7 +385,11 @@ def _numbers(name: str, value: object, ndim: int) -> Tensor:
         (part.abs().max().double().item() for part in tensor.flatten().split(1 << 22) if len(part)), default=0.0
     )
     if not largest <= LARGEST_VALUE or bool(torch.isnan(tensor).any()):
-        raise FileError(f"{name} holds NaN, infinite or huge values; find where they come from, or scale them, first.")
+        place = ", ".join(map(str, (~(tensor.abs() <= LARGEST_VALUE)).nonzero()[0].tolist()))
+        raise FileError(
+            f"{name} holds NaN, infinite or huge values, the first at [{place}] (counted from 0); find where they come "
+            "from, or scale them, first."
+        )
     return tensor.contiguous()
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from unhinge.nn.contract import (
+    as_class_weight,
     as_tensor,
     check_dtype,
     check_not_negative,
@@ -125,6 +126,7 @@ class ManyClassHead(nn.Module):
         self.out_features = num_classes
         self.weight_decay = weight_decay
         self.with_bias = bias
+        prior = as_class_weight(prior, "prior")
         check_prior(prior, num_classes, gamma)
         check_prior_sum(prior)
         if prior is not None and loss != "unhinged":
