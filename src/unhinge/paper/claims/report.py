@@ -25,6 +25,12 @@ HEADS = "claim", "verdict", "printed", "ours", "errata", "statement"
 STYLES = {HOLDS: "green", CORRECTED: "yellow", FALSE: "red", FAILS: "bold white on red"}
 
 
+KEY = (
+    "printed, ours: the largest error of the statement as it is printed and as we have it. An erratum beside a claim "
+    "that holds is a remark on its wording."
+)
+
+
 def summary(records: Sequence[Record]) -> str:
     """One line: how many claims there are of each verdict.
 
@@ -58,15 +64,16 @@ def as_table(records: Sequence[Record], width: int = 120) -> Table:
         show_edge=wide,
         padding=(0, 1) if wide else (0, 1, 0, 0),
     )
+    own = all(record.claim.printed is record.claim.ours for record in records)  # nothing was printed
     for head in HEADS if wide else HEADS[:-1]:
-        if head == "verdict" and stacked:
+        if (head == "verdict" and stacked) or (head == "printed" and own):
             continue
         number = head in ("printed", "ours")
         table.add_column(head, justify="right" if number else "left", no_wrap=head != "statement" and not stacked)
     for record in records:
         name, verdict, *rest = _cells(record)
         said = Text(verdict, style=STYLES[verdict])
-        rest = rest if wide else rest[:-1]
+        rest = rest[own:] if wide else rest[own:-1]
         if stacked:
             table.add_row(Text(f"{name}\n").append(said), *rest)
         else:
@@ -177,6 +184,8 @@ def print_records(console: Console, records: Sequence[Record], at_length: bool) 
         console.print(explain(record))
     if not at_length or len(records) > 1:
         console.print(as_table(records, console.width))
+        if any(record.claim.printed is not record.claim.ours for record in records):
+            console.print(KEY, style="dim", highlight=False)
 
 
 def _cells(record: Record) -> tuple[str, str, str, str, str, str]:
