@@ -384,8 +384,12 @@ TAYLOR, Z_LOSS, FINISHED = Method("many-taylor"), Method("many-z"), Method("many
 RAW = Method("many-unhinged")
 # Of the network, and of the classifier of cross-entropy; a many-class head has a rate of its own, which falls alike.
 # What suits one is far from what suits another. The raw loss is run at the lowest alone, where it has 6 %, and
-# cross-entropy alone at the highest.
-NETWORK_RATES = {"quick": (0.05, 0.5), "small": (0.05, 0.2, 0.5, 1.0, 2.0), "paper": (0.05, 0.2, 0.5, 1.0, 2.0)}
+# cross-entropy alone above 1.
+NETWORK_RATES = {
+    "quick": (0.05, 0.5),
+    "small": (0.05, 0.2, 0.5, 1.0, 2.0, 4.0),
+    "paper": (0.05, 0.2, 0.5, 1.0, 2.0, 4.0),
+}
 GLYPHS = {  # which characters, epochs and batch: printed ASCII, or all that the embedded typefaces share
     "quick": ("21-7E", 15, 64),
     "small": (None, 6, 256),
