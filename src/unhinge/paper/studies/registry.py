@@ -6,13 +6,12 @@ Nothing here needs torch, so that completion can offer the names.
 from __future__ import annotations
 
 from unhinge.paper.studies.study import Study
-from unhinge.paper.studies.tables import behaviour, beyond, classification, long_tail, ood
+from unhinge.paper.studies.tables import behaviour, beyond, classification, long_tail, many_classes, ood
 
 __all__ = ["STUDIES", "find_study"]
 
-STUDIES: dict[str, Study] = {
-    study.id: study for module in (classification, long_tail, ood, behaviour, beyond) for study in module.studies()
-}
+TABLES = (classification, long_tail, ood, behaviour, beyond, many_classes)
+STUDIES: dict[str, Study] = {study.id: study for module in TABLES for study in module.studies()}
 
 
 def find_study(name: str) -> list[Study]:
