@@ -206,28 +206,36 @@ def _curves(result: StudyResult) -> Figure:
     return figure
 
 
-def _time(result: StudyResult) -> Figure:
-    """Test accuracy over epochs and over seconds of training, one line of panels for each column."""
-    figure, axes = _figure(2, len(result.columns), 4.6, 3.2)
-    for line, column in zip(axes, result.columns, strict=True):
-        for index, row in enumerate(result.rows):
-            runs = [run for run in result.of(row, column) if run.get("epoch_seconds")]
-            _band(line[0], runs, "test_accuracy", COLORS[index % 7], row, 100.0)
-            for number, run in enumerate(runs):
-                curve, spent = run["curves"]["test_accuracy"], run["epoch_seconds"]
-                if len(curve) != len(spent):  # an interrupted epoch has several times
-                    continue
-                clock = torch.tensor(spent).cumsum(0).tolist()
-                points = [(t, 100 * v) for t, v in zip(clock, curve, strict=True) if isinstance(v, (int, float))]
-                look = {"color": COLORS[index % 7], "label": None if number else row}
-                if points:
-                    line[1].plot(*zip(*points, strict=True), **look)
-        line[0].set_title(column, loc="left")
-        line[0].set(xlabel="epoch", ylabel="test accuracy (%)")
-        line[1].set(xlabel="seconds of training", ylabel="test accuracy (%)")
-        # beside the panel: fast methods climb through its upper left, slow ones run along its foot
-        line[1].legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _footnote(figure, result, spread="bands")
+def _rates(result: StudyResult) -> Figure:
+    """Test accuracy over the rate, and over epochs at the rate that was best for each method."""
+    figure, axes = _figure(2, 1, 4.6, 3.4)
+    ends, way = axes[0]
+    for index, row in enumerate(result.rows):
+        color, marker = COLORS[index % 7], MARKERS[index % 7]
+        points = {
+            cell.column: (cell.place.lr, *mean_and_spread(result.values(row, cell.column, "accuracy")))
+            for cell in result.cells
+            if cell.row == row and cell.place.lr is not None and result.values(row, cell.column, "accuracy")
+        }
+        if not points:
+            continue
+        rates, means, spreads = zip(*points.values(), strict=True)
+        look: PlotOptions = {"color": color, "marker": marker, "ms": 5, "capsize": 2, "label": row}
+        bars = [0.0 if math.isnan(spread) else 100 * spread for spread in spreads]
+        ends.errorbar(rates, [100 * mean for mean in means], yerr=bars, **look)
+        best = max(points, key=lambda column: points[column][1])
+        _band(way, result.of(row, best), "test_accuracy", color, f"{row}, {points[best][0]:g}", 100.0)
+    ends.set(xscale="log", xlabel="learning rate", ylabel="test accuracy (%)")
+    known = sorted({cell.place.lr for cell in result.cells if cell.place.lr is not None})
+    ends.set_xticks(known, [f"{rate:g}" for rate in known])
+    ends.minorticks_off()
+    ends.set_title("at the end", loc="left")
+    way.set(xlabel="epoch")
+    way.set_title("on the way, at the best rate", loc="left")
+    for axis in (ends, way):
+        handles, labels = axis.get_legend_handles_labels()
+        axis.legend(handles, labels, frameon=False, fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.17))
+    _footnote(figure, result, spread="bars and bands")
     return figure
 
 
@@ -357,5 +365,5 @@ DRAWN: Mapping[str, Callable[[StudyResult], Figure]] = {
     "collapse": _collapse,
     "reliability": _reliability,
     "histograms": _histograms,
-    "time": _time,
+    "rates": _rates,
 }

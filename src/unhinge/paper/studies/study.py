@@ -46,7 +46,7 @@ WORDS = {  # quantities as a table names them
         "aupr_out": "AUPR, unknown images",
     }.items()
 }
-Kind = Literal["table", "curves", "reliability", "histograms", "behaviour", "collapse", "lines", "fit", "time"]
+Kind = Literal["table", "curves", "reliability", "histograms", "behaviour", "collapse", "lines", "fit", "rates"]
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def studies() -> list[Study]:
             "beyond-many-classes",
             None,
             "Characters in typefaces never seen: rows that learn at a cost that does not grow with the classes",
-            "time",
+            "rates",
             _cells,
             ("accuracy", "best_accuracy", "training.accuracy", "seconds"),
             _orderings(),
