@@ -6,11 +6,11 @@ Nothing here needs torch, so that completion can offer the names.
 from __future__ import annotations
 
 from unhinge.paper.studies.study import Study
-from unhinge.paper.studies.tables import behaviour, beyond, classification, long_tail, many_classes, ood
+from unhinge.paper.studies.tables import behaviour, beyond, classification, long_tail, many_classes, ood, tails
 
 __all__ = ["STUDIES", "find_study"]
 
-TABLES = (classification, long_tail, ood, behaviour, beyond, many_classes)
+TABLES = (classification, long_tail, ood, behaviour, tails, beyond, many_classes)
 STUDIES: dict[str, Study] = {study.id: study for module in TABLES for study in module.studies()}
 
 
