@@ -195,7 +195,7 @@ def regularized_decay(scale: Scale, seed: int) -> Outcome:
 @experiment(
     "regularized-scale",
     label="regularized-scale",
-    claim="A larger s = η₁/η₂ only speeds up the features: Z gets faster up to s = 1; with more decay, slower beyond",
+    claim="The rate of Z rises with s = η₁/η₂ up to s = 1 and stays there; with more decay it falls beyond",
     panels=(*WITH_STATE, LARGER),
     errata=(20,),
     note="The first six panels have the paper's five curves, the last one is not in the paper. The paper's caption "
