@@ -79,7 +79,7 @@ def young(scale: Scale, seed: int) -> Outcome:
     frequencies = (counts.double() / counts.sum()).log()
     sqrt = counts.double() ** -0.5
     last = scale.pick(1_000, 4_000)
-    marks = grid(last, 25)
+    marks = _marks(last, 25)
     level = torch.arange(classes).repeat_interleave(int(counts.double().mean()))
     variants = [
         _variant("plain", target, EarlyCrossEntropy(target), {}, dim, seed, marks),
@@ -177,14 +177,20 @@ def _variant(
     return Variant(name, path, target, states, learned)
 
 
+def _marks(last: int, count: int) -> list[int]:
+    """So many steps at even distances, and as many from the tenth on whose logarithms are: the axis has both ends."""
+    early = torch.logspace(1, math.log10(last), count, dtype=torch.float64).round().long().tolist()
+    return sorted({*grid(last, count), *early})
+
+
 def _rows(variant: Variant, marks: list[int], last: int) -> list[Row]:
-    shown = [step for step in grid(last, 121) if step <= 1.2 * variant.horizon]
+    shown = [step for step in _marks(last, 121) if step <= 1.2 * variant.horizon]
     rows = points("accuracy", variant.name, "exact", shown, variant.path.accuracy(shown).tolist())
     rows += points("accuracy", variant.name, "sgd", marks, variant.accuracies())
     rows += [Row("accuracy", variant.name, "level", variant.horizon, v) for v in (0.0, 1.0)]
     bounds = points("error", variant.name, "exact", shown[1:], variant.path.error_bound(shown[1:]).tolist())
     errors = points("error", variant.name, "sgd", marks[1:], variant.errors(marks)[1:])
-    rows += [row for row in bounds if math.isfinite(row.value)] + [row for row in errors if row.value < 2]
+    rows += [row for row in bounds if row.value < 10] + [row for row in errors if row.value < 2]
     when = variant.path.learned(0.5).tolist()
     for c, (exact, simulated) in enumerate(zip(when, variant.learned, strict=True)):
         if exact <= variant.horizon:
