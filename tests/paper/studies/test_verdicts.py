@@ -57,6 +57,20 @@ def test_the_head_of_a_study_says_how_much_of_it_has_run(tmp_path: Path):
     assert f"## {STUDY.id}: 3 of 9 runs" in write_verdicts([STUDY], tmp_path).read_text(encoding="utf-8")
 
 
+def test_each_figure_and_table_of_the_paper_says_where_ours_is_and_how_much_of_it(tmp_path: Path):
+    cells = [{"interpolated": reached} for reached in (True, False, None, True)]
+    record = {"runs": 3, "runs_wanted": 4, "cells": cells, "orderings": [JUDGED | {"verdict": "undecided"}]}
+    (tmp_path / "ood-penalty-cifar10").mkdir()
+    (tmp_path / "ood-penalty-cifar10" / "recipe.json").write_text(json.dumps(record))
+    studies = [STUDIES[id] for id in ("ood-penalty-cifar10", "behaviour-imagenet100", "beyond-gamma")]
+    text = write_verdicts(studies, tmp_path).read_text(encoding="utf-8")
+    names = "Figure 3, Figure 16, Figure 17, Figure 18, Table 6"
+    link = "[ood-penalty-cifar10](ood-penalty-cifar10/table.md)"
+    assert f"| {names} | {link} | 3 of 4 | 2 of 3 | 1 undecided |" in text
+    assert "| Figure 14 | behaviour-imagenet100 | none | | |" in text
+    assert "beyond-gamma" not in text
+
+
 @pytest.mark.parametrize("content", [None, "{}", '{"orderings": [1]}'])
 def test_what_has_not_run_is_said_to_be_missing(tmp_path: Path, content: str | None):
     if content is not None:

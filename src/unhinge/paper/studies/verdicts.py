@@ -1,4 +1,5 @@
-"""verdicts.md of a folder of results: each ordering that is claimed, with what became of it, in one line."""
+"""verdicts.md of a folder of results: each figure and table of the paper, and each ordering that is claimed, with what
+became of it, in one line."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from unhinge.paper.numbers import FLOATS
 from unhinge.paper.studies.judge import OrderingRecord
 from unhinge.paper.studies.study import Study
 from unhinge.paper.studies.write import read_study
@@ -23,16 +25,28 @@ by seed, and corrected by Holm's method for all questions of a table: the more q
 not corrected, and nothing is corrected over all tables, so take a p-value near 0.05 as a hint. One comparison can stand
 in several tables.
 """
+PRINTED = """
+## Where each trained figure and table of the paper is
+
+Our tables have the paper's numbers in brackets, where it prints any. A cell is a method in a column of a table; it
+is in the regime if all of its runs are. Cells without a run are not counted. Where there is no run at all, `unhinge
+reproduce ID --scale small --data-root DIR` makes the table from your own copy of the images.
+
+| in the paper | ours | runs | cells in the regime | its questions |
+|---|---|---|---|---|
+""".strip()
 DECIDED = ("confirmed", "not confirmed")
+VERDICTS = (*DECIDED, "undecided", "regime not reached")
 
 
 def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
-    """What is decided first; then one section for each study, also for those of which no run is there yet."""
-    decided, sections, counts = [], [], Counter[str]()
+    """What is decided first, and where each figure and table of the paper is; then one section for each study, also for
+    those of which no run is there yet."""
+    decided, sections, counts, records = [], [], Counter[str](), dict[str, JsonRecord]()
     for study in studies:
+        record = records[study.id] = _read(folder / study.id)
         if not study.orderings:
             continue
-        record = _read(folder / study.id)
         done = f": {record['runs']} of {record['runs_wanted']} runs" if "runs" in record else ""
         sections += [f"## {study.id}{f' ({study.label})' if study.label else ''}{done}", ""]
         known = [one for one in record.get("orderings", []) if isinstance(one, dict) and "text" in one]
@@ -48,14 +62,13 @@ def write_verdicts(studies: Sequence[Study], folder: Path) -> Path:
         counts.update(judgement["verdict"] for judgement in judged)
         counts["not run yet"] += max(len(missing), record.get("questions", 0) - len(judged))
     path = folder / "verdicts.md"
-    path.write_text("\n".join([HEAD, *_summary(decided, counts), *sections]), encoding="utf-8")
+    path.write_text("\n".join([HEAD, *_summary(decided, counts), *_printed(records), *sections]), encoding="utf-8")
     return path
 
 
 def _summary(decided: Sequence[tuple[str, OrderingRecord]], counts: Mapping[str, int]) -> list[str]:
     """How many questions ended how, and those that are decided."""
-    order = (*DECIDED, "undecided", "regime not reached", "not run yet")
-    said = ", ".join(f"{counts.get(verdict, 0)} {verdict}" for verdict in order)
+    said = ", ".join(f"{counts.get(verdict, 0)} {verdict}" for verdict in (*VERDICTS, "not run yet"))
     lines = ["## What is decided", "", f"Of {sum(counts.values())} questions: {said}.", ""]
     if decided:
         lines += ["| statement | claimed by | verdict | effect | table, column |", "|---|---|---|---|---|"]
@@ -68,6 +81,27 @@ def _summary(decided: Sequence[tuple[str, OrderingRecord]], counts: Mapping[str,
         named = [_place(*place, alone=len(places) == 1) for place in places]
         lines.append(f"{row}{'; '.join(named)} |")
     return [*lines, ""]
+
+
+def _printed(records: Mapping[str, JsonRecord]) -> list[str]:
+    """The trained figures and tables of the paper in its order: where ours are, how much of them, and what they say."""
+    places: dict[str, list[str]] = {}  # one table of ours can be several of the paper's
+    for name, _, ids in FLOATS:
+        for id in (id for id in ids if id in records):
+            places.setdefault(id, []).append(name)
+    rows = []
+    for id, names in places.items():
+        record = records[id]
+        if not record.get("runs"):
+            rows.append(f"| {', '.join(names)} | {id} | none | | |")
+            continue
+        cells = [cell["interpolated"] for cell in record["cells"] if cell["interpolated"] is not None]
+        found = Counter(judgement["verdict"] for judgement in record["orderings"])
+        verdicts = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if verdict in found)
+        runs = f"{record['runs']} of {record['runs_wanted']}"
+        fitted = f"{sum(cells)} of {len(cells)}"
+        rows.append(f"| {', '.join(names)} | [{id}]({id}/table.md) | {runs} | {fitted} | {verdicts} |")
+    return [PRINTED, *rows, ""] if rows else []
 
 
 def _place(table: str, judgement: OrderingRecord, alone: bool) -> str:
