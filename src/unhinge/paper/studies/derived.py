@@ -12,19 +12,23 @@ from unhinge.training.recipe import Recipe
 
 __all__ = ["extended"]
 
+FITTED = 0.99  # of the training images, while they are trained on
+
 
 def extended(result: JsonRecord) -> JsonRecord:
     """The record of a run with what follows from it.
 
-    ``halfway_accuracy``: the last test accuracy within the first half of the epochs. ``rare_training_accuracy``: mean
-    over the half of the classes with the fewest training images, on those images. ``ood.energy.known_spread``: standard
-    deviation of the known images' energies over that of known and unknown together. ``decided_accuracy``: that of
-    decisions adjusted by the strength that the theory names for the recipe, which no test image chose; the plain one
-    where it names none, as for fixed prototypes without a radius. ``halved_accuracy``: the same with half of that
-    strength for a posterior, which networks state too surely. ``stated_ece``: calibration error of the
-    probabilities that the recipe states: of the softmax for cross-entropy, of the posterior with a radius; without one
-    the unhinged loss states none. A stopped run tells where its norms were. Decisions from a posterior that the
-    training features were too short for are left out: see :mod:`unhinge.training.decisions`.
+    ``halfway_accuracy``: the last test accuracy within the first half of the epochs. ``epochs_to_fit``: the first
+    epoch in which 99 % of the training images were right while they were trained on, if there is one.
+    ``rare_training_accuracy``: mean over the half of the classes with the fewest training images, on those images.
+    ``ood.energy.known_spread``: standard deviation of the known images' energies over that of known and unknown
+    together. ``decided_accuracy``: that of decisions adjusted by the strength that the theory names for the recipe,
+    which no test image chose; the plain one where it names none, as for fixed prototypes without a radius.
+    ``halved_accuracy``: the same with half of that strength for a posterior, which networks state too surely.
+    ``stated_ece``: calibration error of the probabilities that the recipe states: of the softmax for cross-entropy,
+    of the posterior with a radius; without one the unhinged loss states none. A stopped run tells where its norms
+    were. Decisions from a posterior that the training features were too short for are left out: see
+    :mod:`unhinge.training.decisions`.
     """
     curves = {name: _numbers(curve) for name, curve in result.get("curves", {}).items()}
     if result.get("stopped") is not None:
@@ -34,6 +38,8 @@ def extended(result: JsonRecord) -> JsonRecord:
     test = result.get("curves", {}).get("test_accuracy", [])
     if measured := _numbers(test):
         record["halfway_accuracy"] = (_numbers(test[: len(test) // 2]) or measured[:1])[-1]
+    shares = result.get("curves", {}).get("train_accuracy", [])
+    record["epochs_to_fit"] = next((i + 1 for i, share in enumerate(shares) if share and share >= FITTED), None)
     by_class = (result.get("training") or {}).get("class_accuracy")
     if by_class:
         # Every profile of the book is largest at class 0 and falls; equal classes make any half as good.

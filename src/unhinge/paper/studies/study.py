@@ -16,6 +16,7 @@ __all__ = ["PLAIN", "WORDS", "Ordering", "Study", "StudyResult", "quantity_of"]
 PLAIN = {  # quantities that are no shares, with the unit of a difference
     "feature_norm": "",
     "epochs": " epochs",
+    "epochs_to_fit": " epochs",
     "seconds": " s",
     "after_temperature.log_loss": " nats",
 }
@@ -23,6 +24,7 @@ WORDS = {  # quantities as a table names them
     "accuracy": "test accuracy",
     "best_accuracy": "best test accuracy on the way",
     "halfway_accuracy": "test accuracy at half time",
+    "epochs_to_fit": "first epoch in which 99 % of the training images are right",
     "training.accuracy": "accuracy on the training images, not augmented, with the labels trained on",
     "rare_training_accuracy": "accuracy on the training images of the rarer half of the classes",
     "ece": "calibration error of the softmax",
