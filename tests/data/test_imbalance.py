@@ -162,6 +162,11 @@ def test_a_largest_class_that_cannot_be_had_is_refused(largest):
         Imbalance("exp", 10).counts([400] * 3, largest)
 
 
+def test_without_an_imbalance_too_many_images_are_refused_without_naming_one():
+    with pytest.raises(ValueError, match="^each class shall have 100 images.* at most 60"):
+        imbalanced(image_set([60, 80]), None, seed=0, largest=100)
+
+
 def test_fewer_images_are_a_part_of_more_and_without_imbalance_all_classes_are_alike():
     images = image_set([60, 60, 60])
     more, fewer = (imbalanced(images, "exp:4", seed=3, largest=n).indices.tolist() for n in (40, 20))

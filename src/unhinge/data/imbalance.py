@@ -87,8 +87,10 @@ class Imbalance:
         shares = self.shares(len(have))
         most = min((_floor(n / share) for n, share in zip(have, shares, strict=True)), default=0)
         if largest is not None and not 1 <= largest <= most:
+            which = "each class" if self.ratio == 1 else f"the largest class of {self}"
             raise ValueError(
-                f"the largest class shall have {largest} images, but with {self} it can have 1 to {most} of these data."
+                f"{which} shall have {largest} images, but these data have enough for 1 to {most}. "
+                f"Ask for at most {most} as the largest."
             )
         largest = most if largest is None else largest
         counts = tuple(min(n, _floor(largest * share)) for n, share in zip(have, shares, strict=True))
