@@ -163,7 +163,7 @@ def test_a_largest_class_that_cannot_be_had_is_refused(largest):
 
 
 def test_without_an_imbalance_too_many_images_are_refused_without_naming_one():
-    with pytest.raises(ValueError, match="^each class shall have 100 images.* at most 60"):
+    with pytest.raises(ValueError, match=r"^each class shall have 100 images.* at most 60"):
         imbalanced(image_set([60, 80]), None, seed=0, largest=100)
 
 
