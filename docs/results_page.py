@@ -59,7 +59,7 @@ class Table:
             return ""
         share = quantity == "rare_training_accuracy"
         # In decimals, since these are counts of 10,000 images: 28.95 is 29.0, and a float of it is a hair below.
-        mean = (sum(numbers) / len(numbers)).quantize(Decimal(1 if share else "0.1"), ROUND_HALF_UP)
+        mean = (sum(numbers, Decimal()) / len(numbers)).quantize(Decimal(1 if share else "0.1"), ROUND_HALF_UP)
         return " ".join([f"{mean} %" if share else f"{mean}", *self.marks(row, column, len(numbers))])
 
     def marks(self, row: str, column: str, seeds: int) -> list[str]:
@@ -108,9 +108,13 @@ def _table(folder: Path, studies: list[str], options: dict[str, str]) -> Table:
             table.reached.update(
                 {(line["row"], line["column"]): line["interpolated"] == "yes" for line in csv.DictReader(file)}
             )
-    seeds = int(options["seeds"]) if "seeds" in options else None
-    named = {name: options[name] for name in ("quantity", "adjusted") if name in options}
-    return replace(table, seeds=seeds, regime=options.get("regime") != "no", **named)
+    return replace(
+        table,
+        quantity=options.get("quantity", table.quantity),
+        adjusted=options.get("adjusted", table.adjusted),
+        seeds=int(options["seeds"]) if "seeds" in options else None,
+        regime=options.get("regime") != "no",
+    )
 
 
 def _row(table: Table, heads: list[str], cells: list[str]) -> tuple[Table, list[str]]:
