@@ -24,7 +24,7 @@ def test_half_time_is_the_last_measurement_in_the_first_half_of_the_epochs(curve
     assert extended({"stopped": None, "curves": {"test_accuracy": curve}})["halfway_accuracy"] == middle
 
 
-@pytest.mark.parametrize(("curve", "epoch"), [([0.5, 0.98, 0.99, 1.0], 3), ([0.5, None, 0.9], None), ([], None)])
+@pytest.mark.parametrize(("curve", "epoch"), [([0.5, "nan", 0.99, 1.0], 3), ([0.5, None, 0.9], None), ([], None)])
 def test_fitting_is_the_first_epoch_with_almost_every_training_image_right(curve, epoch):
     assert extended({"stopped": None, "curves": {"train_accuracy": curve}})["epochs_to_fit"] == epoch
 

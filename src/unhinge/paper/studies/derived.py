@@ -39,7 +39,8 @@ def extended(result: JsonRecord) -> JsonRecord:
     if measured := _numbers(test):
         record["halfway_accuracy"] = (_numbers(test[: len(test) // 2]) or measured[:1])[-1]
     shares = result.get("curves", {}).get("train_accuracy", [])
-    record["epochs_to_fit"] = next((i + 1 for i, share in enumerate(shares) if share and share >= FITTED), None)
+    fitted = (i + 1 for i, share in enumerate(shares) if isinstance(share, float) and share >= FITTED)
+    record["epochs_to_fit"] = next(fitted, None)
     by_class = (result.get("training") or {}).get("class_accuracy")
     if by_class:
         # Every profile of the book is largest at class 0 and falls; equal classes make any half as good.
