@@ -17,7 +17,7 @@ from web.strategies_web import states  # isort: skip
 @given(data=st.data())
 def test_an_address_reads_back_to_the_same_state(view, data):
     state = data.draw(states(view.key, tuple(view.controls)))
-    assert from_address(address(state, view.controls), all_controls()) == (state, ())
+    assert from_address(address(state, view.controls), all_controls()) == (state, (), ())
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.key)
@@ -29,7 +29,7 @@ def test_the_default_state_has_the_shortest_address(view):
 def test_a_bad_value_is_named_and_its_default_shown(pairs):
     from urllib.parse import urlencode
 
-    state, messages = from_address("?" + urlencode(pairs), all_controls())
+    state, messages, _ = from_address("?" + urlencode(pairs), all_controls())
     for control in VIEWS[0].controls:
         if control.key in pairs:
             try:
@@ -41,14 +41,14 @@ def test_a_bad_value_is_named_and_its_default_shown(pairs):
 
 
 def test_unknown_views_and_parts_are_named():
-    state, messages = from_address("?view=nowhere&shoe=7", all_controls())
+    state, messages, _ = from_address("?view=nowhere&shoe=7", all_controls())
     assert state.view == "free"
     assert "nowhere" in messages[0]
     assert "shoe" in messages[1]
 
 
 def test_an_endless_address_is_not_read():
-    _, messages = from_address("?view=free&counts=" + "1," * 20_000, all_controls())
+    _, messages, _ = from_address("?view=free&counts=" + "1," * 20_000, all_controls())
     assert "characters" in messages[0]
 
 

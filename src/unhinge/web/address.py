@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from unhinge.web.controls import Control, Value, read, written
 
-__all__ = ["State", "address", "default_state", "from_address", "parsed"]
+__all__ = ["State", "address", "default_state", "from_address"]
 
 LONGEST_ADDRESS = 16_000
 
@@ -75,22 +75,16 @@ def address(state: State, controls: Sequence[Control]) -> str:
     return "?" + urlencode([("view", state.view), *pairs])
 
 
-def from_address(search: str, views: Mapping[str, Sequence[Control]]) -> tuple[State, tuple[str, ...]]:
-    """The state an address asks for, and a message for each value it cannot have.
+def from_address(search: str, views: Mapping[str, Sequence[Control]]) -> tuple[State, tuple[str, ...], tuple[str, ...]]:
+    """The state an address asks for, a message for each value it cannot have, and the keys of their controls, which
+    the page marks.
 
     Never an error: a value that cannot be read is replaced by its default, and said so.
-    """
-    state, messages, _ = parsed(search, views)
-    return state, messages
-
-
-def parsed(search: str, views: Mapping[str, Sequence[Control]]) -> tuple[State, tuple[str, ...], tuple[str, ...]]:
-    """State and messages of an address, and the keys of the controls whose value cannot be read, for the page to mark.
 
     Example:
         >>> from unhinge.web.controls import count
         >>> free = [count("classes", "classes C", "how many", 10, 2, 1000)]
-        >>> parsed("?classes=many", {"free": free})[2]
+        >>> from_address("?classes=many", {"free": free})[2]
         ('classes',)
     """
     messages: list[str] = []

@@ -13,7 +13,7 @@ from flask import Flask, Response, request
 
 from unhinge.results.json import as_json
 from unhinge.web import view_results
-from unhinge.web.address import State, from_address, parsed
+from unhinge.web.address import State, from_address
 from unhinge.web.answers import VIEWS, picture_of, solve, text_of, view_of
 from unhinge.web.cache import SizedCache
 from unhinge.web.controls import Control, written
@@ -99,7 +99,7 @@ def _results(app: dash.Dash, folder: Path) -> None:
     @app.callback(Output("results-body", "children"), Input("request-results", "data"), prevent_initial_call=True)
     def show(asked: dict[str, object] | None) -> object:
         given = asked or {}
-        state, _ = from_address(str(given.get("search") or ""), all_controls())
+        state, _, _ = from_address(str(given.get("search") or ""), all_controls())
         item = state.word("item") if state.view == "results" else ""
         try:
             return view_results.body(folder, item, _look(given.get("look")))
@@ -115,7 +115,7 @@ def _look(given: object) -> str:
 def answer_text(search: str, look: str, picture: bool = False) -> str:
     """Words and curves that the page shows for an address, or its moving picture, as JSON: never an error, at worst a
     message."""
-    state, messages, wrong = parsed(search, all_controls())
+    state, messages, wrong = from_address(search, all_controls())
     known = {"view": state.view, "values": {key: written(value) for key, value in state.items}}
     notice = {"notice": " ".join(messages), "invalid": wrong}
     start = as_json(known | notice, indent=None)
@@ -148,7 +148,7 @@ def _sent(text: str) -> Response:
 def _file_of(made: Callable[[State, str], str]) -> Response:
     """What is made of the requested state and look as a page of its own, or in words why it cannot be."""
     search, look = _requested()
-    state, messages = from_address(search, all_controls())
+    state, messages, _ = from_address(search, all_controls())
     try:
         if messages:
             raise ValueError(" ".join(messages))

@@ -32,7 +32,7 @@ def plotly_script() -> str:
     return str(get_plotlyjs())
 
 
-def export_page(view: View, state: State, answer: Answer, look: str = "light") -> str:
+def export_page(view: View, state: State, answer: Answer, look: str) -> str:
     """Curves that can still be moved and zoomed, the words, the numbers, all parameters, and the Python."""
     figures = {slot.key: figure(answer.panels[slot.key], slot, look, player=True) for slot in view.slots}
     articles = "\n".join(

@@ -14,7 +14,7 @@ from html import escape
 from unhinge.web.controls import Control, written
 from unhinge.web.lessons import LESSONS
 from unhinge.web.panels import Answer, Slot
-from unhinge.web.views import View
+from unhinge.web.views import PICTURE, View
 
 __all__ = ["POSITIONS", "index", "refusal", "spec", "answer_html"]
 
@@ -106,7 +106,6 @@ def _view(view: View) -> str:
 
 def _slot(view: str, slot: Slot) -> str:
     name = f"{view}-{slot.key}"
-    moves = slot.key == "moving"
     buttons = "".join(
         f'<button data-do="save" data-kind="{kind}" data-graph="{name}">{label}</button>' for kind, label in KINDS
     )
@@ -114,7 +113,7 @@ def _slot(view: str, slot: Slot) -> str:
         f'<div class="player"><button data-do="play" data-graph="{name}">▶ Play</button>'
         f'<input type="range" min="0" value="0" data-frames="{name}" aria-label="time">'
         f'<output id="moment-{name}"></output></div>'
-        if moves
+        if slot.key == PICTURE
         else ""
     )
     return f"""<article class="panel panel-{slot.key}"><div class="panel-head"><h2>

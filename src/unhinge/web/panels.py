@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-__all__ = ["Answer", "Curve", "Line", "Moving", "Number", "Panel", "Slot", "Tone", "as_list", "as_tensor"]
+__all__ = ["Answer", "Curve", "Line", "Moving", "Number", "Panel", "Slot", "Tone", "as_list"]
 
 Line = Literal["line", "dashed", "dotted", "marks"]
 Tone = Literal["good", "warn", "bad"]
@@ -100,13 +98,3 @@ def as_list(values: Tensor) -> list[float | None]:
     if bool(finite.all()):
         return list(values.tolist())
     return [value if ok else None for value, ok in zip(values.tolist(), finite.tolist(), strict=True)]
-
-
-def as_tensor(values: Sequence[float | None]) -> Tensor:
-    """The numbers again, NaN where there is none.
-
-    Example:
-        >>> as_tensor([0.5, None])
-        tensor([0.5000,    nan], dtype=torch.float64)
-    """
-    return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)

@@ -49,7 +49,7 @@ def deadline(environ: WSGIEnvironment, seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def guard(server: Flask, hosts: Sequence[str] | None, app: dash.Dash, token: str | None = None) -> None:
+def guard(server: Flask, hosts: Sequence[str] | None, app: dash.Dash, token: str | None) -> None:
     """Refuse requests under foreign names or without the token, forbid the browser any other host, and turn failures
     into one sentence.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Server", "is_local", "serve"]
 
-TRIES = 20
+FIRST_PORT, TRIES = 8765, 20
 SILENCE = 15.0  # seconds
 LONGEST_HEAD = 20.0  # seconds for the first lines of a request
 
@@ -119,8 +119,8 @@ def serve(
     return Server(server, f"http://{family}:{server.server_port}/" + (f"?token={token}" if token else ""))
 
 
-def _free(host: str, first: int = 8765) -> int:
-    ports = (port for port in range(first, first + TRIES) if _is_free(host, port))
+def _free(host: str) -> int:
+    ports = (port for port in range(FIRST_PORT, FIRST_PORT + TRIES) if _is_free(host, port))
     return next(ports, 0)  # 0: whatever the system has
 
 

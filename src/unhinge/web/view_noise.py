@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from unhinge.theory import LayerPeeled, LinearPath, slow_down, tolerated_noise
 from unhinge.web.address import State
 from unhinge.web.clock import length_shown, stride_for, times
 from unhinge.web.controls import choice, number
-from unhinge.web.panels import Answer, Number, Panel, Slot, Tone, as_tensor
+from unhinge.web.panels import Answer, Curve, Number, Panel, Slot, Tone
 from unhinge.web.script import Look, Script, call, panel_of
 from unhinge.web.setting import Setting, accuracy_cost, long_tail, setting
 from unhinge.web.shared_controls import DECAYS, REACH, SEED, gamma_control, horizon_control
@@ -131,16 +129,12 @@ def _solve(state: State) -> _Solved:
     )
 
 
-def _length(state: State, reached: float) -> int:
-    return length_shown(state, 2 * reached if reached > 0 else math.inf, most=10**9, otherwise=2000)
-
-
 def curves(state: State) -> Answer:
     """All curves, numbers and sentences of the view."""
     solved = _solve(state)
     given = solved.setting
     reached = solved.path("with weights").time_to(state.number("reach")).item()
-    length = _length(state, reached)
+    length = length_shown(state, 2 * reached if reached > 0 else math.inf, most=10**9, otherwise=2000)
     script = solved.script.then(f"x = {times(length, discrete=False)}")
     x = script["x"]
     time = "time (steps of gradient flow)"
@@ -170,10 +164,9 @@ def curves(state: State) -> Answer:
         ),
         "noise": _noise_panel(state, solved.problem("plain")),
     }
-    smallest = next(curve for curve in panels["sizes"].curves if curve.name == "smallest, plain")
-    faded = _faded(list(smallest.x), as_tensor(smallest.y))
-    left = as_tensor(panels["limit"].curves[0].y)
-    headline, tone, sentences = _words(state, solved, ends, left, faded)
+    faded = _faded(next(curve for curve in panels["sizes"].curves if curve.name == "smallest, plain"))
+    gone = sum(size is not None and size < 1e-6 for size in panels["limit"].curves[0].y)
+    headline, tone, sentences = _words(state, solved, ends, gone, faded)
     return Answer(
         headline,
         tone,
@@ -291,22 +284,20 @@ def _noise_panel(state: State, problem: LayerPeeled) -> Panel:
     )
 
 
-def _faded(at: list[float], sizes: Tensor) -> str:
-    below = sizes < FADED
-    if not bool(below[-1]):
+def _faded(sizes: Curve) -> str:
+    """When the last of these sizes above :data:`FADED` is behind."""
+    below = [size is not None and size < FADED for size in sizes.y]
+    if not below[-1]:
         return "not while shown"
-    first = int((~below).nonzero().flatten()[-1]) + 1 if bool((~below).any()) else 0
-    return f"about {plain(at[first], 3)} time units"
+    first = len(below) - below[::-1].index(False) if False in below else 0
+    return f"about {plain(sizes.x[first], 3)} time units"
 
 
-def _words(
-    state: State, solved: _Solved, ends: dict[str, float], left: Tensor, faded: str
-) -> tuple[str, Tone, list[str]]:
+def _words(state: State, solved: _Solved, ends: dict[str, float], gone: int, faded: str) -> tuple[str, Tone, list[str]]:
     given = solved.setting
     classes, rho, gamma = given.num_classes, state.number("noise"), solved.problem("plain").gamma.item()
     limit, tolerated = threshold(classes), tolerated_noise(classes, state.maybe("gamma"))
     even = len(set(given.counts)) == 1
-    gone = int((left < 1e-6).sum())
     tone: Tone = "good"
     if gamma > limit:
         headline, tone = f"γ is above 2/(C-2) = {plain(limit)}: every class ends on one vector, weights or not.", "bad"

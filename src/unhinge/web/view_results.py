@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import html as escape
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -69,12 +69,12 @@ def find_items(folder: Path) -> list[Item]:
             "study" if is_study(files) else "figure" if "figure.png" in files else "run" if "log.jsonl" in files else ""
         )
         recipe = _json(Path(place) / "recipe.json")
-        if kind and isinstance(recipe, dict):
+        if kind and recipe is not None:
             items.append(Item(Path(place).relative_to(root).as_posix(), kind, recipe))
     return items
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path) -> JsonRecord | None:
     try:
         if path.stat().st_size > LARGEST:
             return None
@@ -408,15 +408,15 @@ def export(folder: Path, wanted: str) -> str:
         ("Recipe", [(key, _short(value)) for key, value in _flat(item.recipe)]),
     ]
     sections = "".join(
-        f"<h2>{escape.escape(title)}</h2><table>"
-        + "".join("<tr>" + "".join(f"<td>{escape.escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
+        f"<h2>{escape(title)}</h2><table>"
+        + "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
         + "</table>"
         for title, rows in tables
         if rows
     )
-    title = escape.escape(str(item.recipe.get("claim") or item.name))
+    title = escape(str(item.recipe.get("claim") or item.name))
     return f"""<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>body {{ font: 15px/1.45 system-ui, sans-serif; margin: 1.2rem; max-width: 70rem; }} img {{ max-width: 100%; }}
 td {{ vertical-align: top; border-bottom: 1px solid #ccc; padding: 3px 8px; overflow-wrap: anywhere; }}</style></head>
-<body><h1>{title}</h1><p>{escape.escape(item.name)}</p>{image}{sections}</body></html>
+<body><h1>{title}</h1><p>{escape(item.name)}</p>{image}{sections}</body></html>
 """
