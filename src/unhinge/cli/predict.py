@@ -77,17 +77,16 @@ def predict(
     """
     from unhinge.prediction import predict as ask
     from unhinge.prediction import recommend
-    from unhinge.prediction.parquet import is_parquet
     from unhinge.streams.rows import LEAVE_OUT
 
-    if not is_parquet(file):
+    if not _is_parquet(file):
         options = {"features": features, "label": label, "classes": classes, "engine": engine, "workers": workers}
         _refuse_parquet_options(file, options | {"skip-bad": skip_bad})
     folder = None if out is None else writable(out)
     try:
         prediction = ask(
             _read_parquet(file, features, label, classes, engine, workers, folder, skip_bad)
-            if is_parquet(file)
+            if _is_parquet(file)
             else file,
             gamma=gamma,
             lr=0.1 if lr is None else lr,
@@ -114,6 +113,19 @@ def predict(
         typer.echo(f"Report: {page}  ·  figure: {page.parent}/prediction.png, .pdf  ·  numbers: prediction.json")
 
 
+def _is_parquet(source: str) -> bool:
+    """Whether a source is read as Parquet: by its suffix, or because it is a folder or an address.
+
+    Example:
+        >>> [
+        ...     _is_parquet(name)
+        ...     for name in ("features.parquet", "s3://bucket/features", "features.npz")
+        ... ]
+        [True, True, False]
+    """
+    return source.rstrip("/").lower().endswith((".parquet", ".pq")) or "://" in source or Path(source).is_dir()
+
+
 def _refuse_parquet_options(file: str, given: Mapping[str, object]) -> None:
     """Refuse what would have no effect on a file of another kind."""
     usual = {"features": "features", "label": "label", "classes": None, "engine": "local", "workers": 1}
@@ -133,14 +145,15 @@ def _read_parquet(
     folder: Path | None,
     skip_bad: bool,
 ) -> Measured:
-    from unhinge.prediction.parquet import measure_parquet
+    from unhinge.prediction.measured import measure_summary
+    from unhinge.streams.parquet import collapse_of_parquet
     from unhinge.streams.rows import BadRows
 
     bad = BadRows() if skip_bad else None
     kept = None if folder is None else folder / "pass"
     with progress_bar() as bar:
         task = bar.add_task("reading", total=None)
-        found = measure_parquet(
+        summary = collapse_of_parquet(
             source,
             features,
             label,
@@ -151,6 +164,7 @@ def _read_parquet(
             bad=bad,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
+        found = measure_summary(summary)
     if bad is not None and bad.total:
         typer.echo(f"unhinge: {bad.total:,} rows were left out ({bad.kinds}). The first: {bad.places[0]}.", err=True)
     return found

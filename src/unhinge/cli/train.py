@@ -1,4 +1,4 @@
-"""`unhinge train` and `unhinge evaluate`."""
+"""`unhinge train`: a network, from a recipe to a folder."""
 
 from __future__ import annotations
 

@@ -81,18 +81,15 @@ def verify(
 
         writable(out)
     ours = [] if claim else list(own_statements())
-    records, own = [], []
+    tested = []
     pictures: list[str] = []
     with progress_bar() as progress:
         task = progress.add_task("", total=len(chosen) + len(ours))
-        for statement in chosen:
+        for statement in (*chosen, *ours):
             progress.update(task, description=statement.id)
-            records.append(statement.run(seed))
+            tested.append(statement.run(seed))
             progress.advance(task)
-        for statement in ours:
-            progress.update(task, description=statement.id)
-            own.append(statement.run(seed))
-            progress.advance(task)
+    records, own = tested[: len(chosen)], tested[len(chosen) :]
 
     texts = {"json": report.as_json, "csv": report.as_csv, "md": report.as_markdown, "html": report.as_html}
     if out is not None:
@@ -116,5 +113,5 @@ def verify(
         if out is not None:
             files = ["claims.json", "claims.csv", "claims.md", "claims.html", "report.html", *pictures]
             console.print(f"Written to {out}: {', '.join(files)}.", highlight=False)
-    if any(record.verdict == "OURS FAILS" for record in (*records, *own)):
+    if any(record.verdict == "OURS FAILS" for record in tested):
         raise typer.Exit(1)

@@ -22,7 +22,7 @@ from unhinge.theory.linear.path import LinearPath
 from unhinge.theory.problem import LayerPeeled
 from unhinge.theory.validation import scalar
 
-__all__ = ["Mode", "Prediction", "Weighting", "as_measured", "predict"]
+__all__ = ["Mode", "Prediction", "Weighting", "as_measured", "generic_rate", "predict"]
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,8 @@ class Prediction:
     def as_dict(self) -> JsonRecord:
         """Numbers, lists and strings only. None stands for what is infinite (never, without bound)."""
         skipped = ("measured", "path", "limit", "course")
-        record: JsonRecord = {}
-        for name in self.__dataclass_fields__:
-            if name not in skipped:
-                value = getattr(self, name)
-                record[name] = asdict(value) if isinstance(value, Setting) else value
+        record = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
+        record["setting"] = asdict(self.setting)
         record["spectrum"] = [asdict(mode) for mode in self.spectrum]
         record["weightings"] = [asdict(weighting) for weighting in self.weightings]
         record["times"] = [{"distance": distance, "time": time} for distance, time in self.times.items()]
@@ -232,10 +229,10 @@ def predict(
 
 def as_measured(
     source: Measured | nn.Module | str | Path,
-    loader: Iterable[tuple[object, Tensor]] | None = None,
+    loader: Iterable[tuple[object, Tensor]] | None,
     *,
-    head: nn.Module | str | None = None,
-    nc4: bool = True,
+    head: nn.Module | str | None,
+    nc4: bool,
 ) -> Measured:
     """The one pass over whatever was given."""
     if isinstance(source, nn.Module):
