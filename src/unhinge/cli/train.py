@@ -478,7 +478,7 @@ def _print_plan(chosen: Recipe, data_root: Path | None, json: bool) -> None:
     from unhinge.training.plan import plan_of
 
     try:
-        plan = plan_of(chosen, data_root, device=processes().device)
+        plan = plan_of(chosen, data_root, processes().device)
     except (ValueError, OSError) as error:
         refuse(str(error), "image_size")
     if json:

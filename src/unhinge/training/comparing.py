@@ -53,9 +53,7 @@ def names_of(recipes: Sequence[Recipe]) -> list[str]:
     return names
 
 
-def compare_runs(
-    places: Sequence[Path], ood: str, data_root: Path | None = None, which: str = "last"
-) -> list[Compared]:
+def compare_runs(places: Sequence[Path], ood: str, data_root: Path | None, which: str) -> list[Compared]:
     """The scores of several runs against the sets named in `ood`, seeds of one recipe taken together.
 
     Arguments:

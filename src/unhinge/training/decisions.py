@@ -87,9 +87,7 @@ def probabilities(logits: Tensor, recipe: Recipe, counts: Tensor, length: float)
     """
     classes = logits.shape[-1]
     radius = radius_of(recipe, classes)
-    if radius is None or not len(logits):
-        return None
-    if not reached(radius, length):
+    if radius is None or not len(logits) or not reached(radius, length):
         return None
     wide, weights = logits.double(), None
     if recipe.class_weight and not recipe.weighted_penalty:

@@ -218,10 +218,8 @@ def _unknown_sets(
 ) -> dict[str, ImageSet]:
     """The unknown images by the name of their set; `unknown` stands for the first name."""
     names = [] if ood is None else list(dict.fromkeys(name.strip() for name in ood.split(",") if name.strip()))
-    if unknown is not None:
-        first, *rest = names or ["unknown"]
-        return {first: unknown} | {name: _unknown(name, data_root, like, factor) for name in rest}
-    return {name: _unknown(name, data_root, like, factor) for name in names}
+    given = {} if unknown is None else {next(iter(names), "unknown"): unknown}
+    return given | {name: _unknown(name, data_root, like, factor) for name in names if name not in given}
 
 
 def _unknown(name: str, data_root: str | Path | None, like: ImageSet, factor: int) -> ImageSet:

@@ -154,7 +154,7 @@ def fit(
         images = material or material_of(recipe, data_root)
         warnings = _compared(place / "machine.json") if processes.rank == 0 else ()
         if processes.rank == 0:
-            _write_json(place / "data.json", _described(recipe, images))
+            write_atomically(place / "data.json", (json.dumps(_described(recipe, images)) + "\n").encode())
         run = _Training(recipe, place, images, processes, save_every, tensorboard, interrupted)
         return replace(run.finish(progress), warnings=warnings)
 
@@ -211,7 +211,8 @@ class _Training:
             if self.log is not None:
                 self.log.add(record, seconds=seconds, images_per_second=images / max(seconds, 1e-9))
             if stopped is not None:
-                return self._end(progress, record, stopped)
+                self._tell(progress, record)
+                return self._run(stopped)
             accuracy = record.get("test_accuracy", -1.0)
             if self.processes.rank == 0:
                 self._export("last", record)
@@ -222,8 +223,7 @@ class _Training:
             self.running.zero_()
             self._save()
             self._raise_if_interrupted()
-            if progress is not None:
-                progress(self.epoch * self.steps, self.recipe.epochs * self.steps, record)
+            self._tell(progress, record)
         if self.processes.rank == 0:
             self._complete()
         return self._run(None)
@@ -285,10 +285,14 @@ class _Training:
                 self._save()
                 saved = now
                 self._raise_if_interrupted()  # after the last step of an epoch, the epoch is measured and saved first
-            if progress is not None and now - reported > 1:
-                progress(self.epoch * self.steps + self.step, recipe.epochs * self.steps, None)
+            if now - reported > 1:
+                self._tell(progress, None)
                 reported = now
         return None
+
+    def _tell(self, progress: Progress | None, record: JsonRecord | None) -> None:
+        if progress is not None:
+            progress(self.epoch * self.steps + self.step, self.recipe.epochs * self.steps, record)
 
     def _overflown(self) -> str | None:
         """A reason to stop if the last step of all, after which no loss is computed, broke the network.
@@ -407,11 +411,6 @@ class _Training:
         about = {"recipe": json.loads(self.recipe.to_json()), "record": plain(record, names=True)}
         checkpoint.write_tensors(self.folder / f"{name}.safetensors", self.network.state_dict(), about)
 
-    def _end(self, progress: Progress | None, record: JsonRecord, stopped: str) -> Run:
-        if progress is not None:
-            progress(self.epoch * self.steps + self.step, self.recipe.epochs * self.steps, record)
-        return self._run(stopped)
-
     def _run(self, stopped: str | None) -> Run:
         records = self.log.records if self.log is not None else []
         return Run(self.folder, self.recipe, records, stopped, self.complaints)
@@ -488,7 +487,3 @@ def _described(recipe: Recipe, material: Material) -> JsonRecord:
     if recipe.data == "glyphs":
         about["fonts"] = [str(face) for face in font_faces(recipe.fonts or None)]
     return about
-
-
-def _write_json(path: Path, value: object) -> None:
-    write_atomically(path, (json.dumps(value) + "\n").encode())

@@ -16,6 +16,7 @@ from unhinge.nn.tracing import evaluating
 
 __all__ = ["Outputs", "class_means", "collapse_record", "outputs", "prototype_record", "sample_of", "score"]
 
+BATCH = 512  # images looked at together
 _SAMPLE = 2048  # training images looked at after each epoch
 COLLAPSE = ("nc1_ratio", "nc2_norm_features", "nc2_angle_features", "nc3", "nc4")
 
@@ -34,33 +35,33 @@ class Outputs:
 
 
 @torch.no_grad()
-def outputs(network: nn.Module, images: ImageSet, batch: int = 512) -> Outputs:
+def outputs(network: nn.Module, images: ImageSet) -> Outputs:
     """Logits and features of every image, in their order, by the network as it would be used."""
     dtype = next(network.parameters()).dtype
     with evaluating(network):
-        parts = [(*network(x.to(dtype), return_features=True), y) for x, y in batches(images, batch)]
+        parts = [(*network(x.to(dtype), return_features=True), y) for x, y in batches(images, BATCH)]
     logits, features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
     return Outputs(logits.float(), features.float(), labels)
 
 
 @torch.no_grad()
-def class_means(network: Classifier, images: ImageSet, batch: int = 512) -> Tensor:
+def class_means(network: Classifier, images: ImageSet) -> Tensor:
     r"""The mean feature of each class, :math:`(C, p)` float64, by the network as it would be used; no logits."""
     dtype = next(network.parameters()).dtype
     sums = torch.zeros(images.num_classes, network.feature_dim, dtype=torch.float64, device=images.labels.device)
     with evaluating(network):
-        for x, y in batches(images, batch):
+        for x, y in batches(images, BATCH):
             sums.index_add_(0, y, network.body(x.to(dtype)).double())
     return sums / images.counts.to(sums)[:, None]
 
 
 @torch.no_grad()
-def score(network: nn.Module, images: ImageSet, shard: tuple[int, int] = (0, 1), batch: int = 512) -> Tensor:
+def score(network: nn.Module, images: ImageSet, shard: tuple[int, int]) -> Tensor:
     """(number right, number seen) of this process's share of the images, float64."""
     right = seen = 0
     dtype = next(network.parameters()).dtype
     with evaluating(network):
-        for x, y in batches(images, batch, shard=shard):
+        for x, y in batches(images, BATCH, shard=shard):
             if len(y):
                 right += int((network(x.to(dtype)).argmax(-1) == y).sum())
                 seen += len(y)

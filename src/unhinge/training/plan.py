@@ -46,9 +46,10 @@ class Plan:
         )
 
 
-def plan_of(
-    recipe: Recipe, data_root: str | Path | None = None, timed: int = 3, device: torch.device | str = "cpu"
-) -> Plan:
+TIMED = 3  # steps
+
+
+def plan_of(recipe: Recipe, data_root: str | Path | None, device: torch.device) -> Plan:
     """Count, and time a few steps on `device`; where the data set is missing, on black images of its size."""
     data_found = True
     try:
@@ -63,7 +64,7 @@ def plan_of(
     network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     taken = []
     feed = batches(material.train.to(device), recipe.batch, seed=0, memory_format=torch.channels_last)
-    for _ in range(timed):
+    for _ in range(TIMED):
         began = time.perf_counter()
         x, y = next(feed, (None, None))
         if x is None or y is None:

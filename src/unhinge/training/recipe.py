@@ -121,11 +121,8 @@ class Recipe:
             _number("gamma", self.gamma, 0.0)
         if (self.fonts or self.characters is not None) and self.data != "glyphs":
             raise RecipeError(f"fonts and characters are for data glyphs, but the data are {self.data}.")
-        if self.image_size is not None and self.data.partition(":")[0] not in ("folder", "imagenet100", "glyphs"):
-            raise RecipeError(
-                f"image_size is for data folder:PATH, imagenet100 and glyphs, but the data are {self.data}. "
-                "Pass shrink= to make their images smaller."
-            )
+        if self.image_size is not None:
+            _check_sized(self.data)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -274,8 +271,20 @@ def _number(
         raise RecipeError(f"{name} must be {kind} {above} {least:g}{upper}, got {value!r}.")
 
 
+# The data package is imported where it is needed: it brings torch, and shell completion reads the recipe book.
+
+
+def _check_sized(data: str) -> None:
+    from unhinge.data.load import SIZED
+
+    if data.partition(":")[0] not in SIZED:
+        raise RecipeError(
+            f"image_size is for data folder:PATH, imagenet100 and glyphs, but the data are {data}. "
+            "Pass shrink= to make their images smaller."
+        )
+
+
 def _check_imbalance(text: str) -> None:
-    # Imported here: the recipe book is read by shell completion, and the data package brings torch.
     from unhinge.data import Imbalance
 
     try:

@@ -97,9 +97,11 @@ def follow(task: Task) -> JsonRecord:
     material = material_of(task.recipe, task.data_root)
     version = commit()  # of the code as it is now, not as it may be when the run ends
     run = fit(task.recipe, folder, material=material)
+    with using_threads(task.recipe.threads):
+        where = machine()
     result: JsonRecord = {
         "recipe": asdict(task.recipe),
-        "machine": _machine(task.recipe.threads),
+        "machine": where,
         "commit": version,
         "stopped": run.stopped,
         "epochs": len(run.records),
@@ -118,11 +120,6 @@ def follow(task: Task) -> JsonRecord:
     for file in sorted(folder.glob("checkpoint-*.safetensors"))[:-1]:
         file.unlink()
     return result
-
-
-def _machine(threads: int) -> JsonRecord:
-    with using_threads(threads):
-        return machine()
 
 
 def _lasting(evaluation: Evaluation, accuracies: list[float]) -> JsonRecord:
