@@ -11,7 +11,7 @@ from torch import Tensor
 from unhinge.paper.figures.curves import agreement, level, points, rate_check, slope_of, summarize, tabulate
 from unhinge.paper.figures.registry import Check, Outcome, Panel, experiment
 from unhinge.paper.figures.scale import Scale
-from unhinge.paper.figures.simulate import Case, accuracy, anchored_loss, follow, grid
+from unhinge.paper.figures.simulate import Case, accuracy, anchored_loss, follow, grid, pull_of
 
 PANELS = (
     Panel("loss", "minus the mean loss", "−loss", floor=1e-3),
@@ -36,9 +36,7 @@ PANELS = (
 def anchored_decay(scale: Scale, seed: int) -> Outcome:
     """Six feature decays, prototypes as they were drawn."""
     target, start = scale.target, scale.start(seed)
-    gamma = 1 / (scale.num_classes - 1)
-    weight = start[1]
-    pull = ((1 + gamma) * weight[target] - gamma * weight.sum(0)) / len(target)
+    pull = pull_of(start[1], target, gamma=1 / (scale.num_classes - 1))
     shown = scale.steps(15_000)
     marked = scale.simulated(shown, 6_000)
     measure = partial(_measure, target=target, pull=pull)

@@ -17,6 +17,7 @@ __all__ = [
     "agreement",
     "deviation_text",
     "deviations",
+    "flow_spread",
     "largest_deviation",
     "level",
     "points",
@@ -68,9 +69,9 @@ def slope_of(curve: Curves, key: str, rate: Tensor) -> list[Row]:
     return slope(key, curve.case.name, rate.item(), curve.steps, curve.exact[key])
 
 
-def level(panel: str, name: str, value: float, last: float, first: float = 0.0) -> list[Row]:
-    """A predicted constant, from step `first` to step `last`."""
-    return [Row(panel, name, "level", first, value), Row(panel, name, "level", float(last), value)]
+def level(panel: str, name: str, value: float, last: float) -> list[Row]:
+    """A predicted constant, up to step `last`."""
+    return [Row(panel, name, "level", step, value) for step in (0.0, float(last))]
 
 
 def summarize(curves: Iterable[Curves], panels: Sequence[Panel]) -> Summary:
@@ -121,13 +122,19 @@ def deviation_text(summary: Summary) -> str:
     return (f"{worst:.1e}" if worst else "0") + "".join(f" {unit}" for unit in units)
 
 
-def agreement(summary: Summary, tolerance: float = 1e-6) -> Check:
+def agreement(summary: Summary) -> Check:
     """That simulated SGD stays on the exact curve in every panel."""
     worst = largest_deviation(summary)
     flows = [float(e["largest_deviation_from_flow"]) for e in summary if e.get("largest_deviation_from_flow", "") != ""]
     beside = f"; gradient flow is off by {max(flows):.2g}" if flows else ""
     words = "simulated SGD lies on the exact curve in every panel"
-    return Check(words, worst < tolerance, f"off by {worst:.2g}{beside}")
+    return Check(words, worst < 1e-6, f"off by {worst:.2g}{beside}")
+
+
+def flow_spread(curves: Sequence[Curves], key: str) -> float:
+    """The largest relative difference between the curves of gradient flow."""
+    columns = zip(*(curve.flow[key] for curve in curves), strict=True)
+    return max((max(column) - min(column)) / max(column) for column in columns)
 
 
 def rate_check(curve: Curves, key: str, rate: Tensor, tolerance: float) -> Check:

@@ -6,10 +6,10 @@ from functools import partial
 
 from torch import Tensor
 
-from unhinge.paper.figures.curves import agreement, level, rate_check, slope, slope_of, summarize, tabulate
+from unhinge.paper.figures.curves import agreement, flow_spread, level, rate_check, slope, slope_of, summarize, tabulate
 from unhinge.paper.figures.registry import Check, Outcome, Panel, experiment
 from unhinge.paper.figures.scale import Scale
-from unhinge.paper.figures.simulate import Case, Curves, accuracy, follow, grid, state_distance
+from unhinge.paper.figures.simulate import Case, accuracy, follow, grid, state_distance
 from unhinge.paper.notation import projections
 from unhinge.theory import Path
 
@@ -176,7 +176,7 @@ def regularized_decay(scale: Scale, seed: int) -> Outcome:
     for key in ("feature_error", "weight_error"):
         rows += slope_of(at, key, at.path.rate())
     summary = summarize(curves, DIRECTION)
-    spread = _flow_spread(curves, "feature_error")
+    spread = flow_spread(curves, "feature_error")
     norms = [curve.exact["feature_norm"][-1] for curve in curves]
     checks = [
         agreement(summary),
@@ -258,9 +258,3 @@ def _measure_state(
     values = _measure(features, weight, target, limit, normalized=True)
     distance = state_distance(features, weight, whole)
     return values | {"state_error": distance, "larger": distance}  # one number, shown in two panels
-
-
-def _flow_spread(curves: list[Curves], key: str) -> float:
-    """The largest relative difference between the curves of gradient flow."""
-    columns = zip(*(curve.flow[key] for curve in curves), strict=True)
-    return max((max(column) - min(column)) / max(column) for column in columns)

@@ -108,13 +108,9 @@ def reproduce(
 
 def results(out: str | Path) -> list[Result]:
     """The finished figures in a folder of results, in the registry's order."""
-    folder = Path(out)
-    kept = []
-    for entry in list_experiments():
-        recipe = _recipe(folder / entry.id)
-        if recipe is not None:
-            kept.append(Result(entry.id, folder / entry.id, recipe, True))
-    return kept
+    places = {entry.id: Path(out) / entry.id for entry in list_experiments()}
+    recipes = {id: recipe for id, place in places.items() if (recipe := _recipe(place)) is not None}
+    return [Result(id, places[id], recipe, reused=True) for id, recipe in recipes.items()]
 
 
 def _recipe(folder: Path) -> JsonRecord | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ __all__ = [
     "follow",
     "free_loss",
     "grid",
+    "pull_of",
     "simulate",
     "state_distance",
     "unit",
@@ -117,8 +119,13 @@ def free_loss(
     return (gamma * (sums.sum(0) @ weight.sum(0)) - (1 + gamma) * (labelled * weight).sum()) / size
 
 
+def pull_of(weight: Tensor, target: Tensor, gamma: float) -> Tensor:
+    r"""What each feature is drawn with by prototypes, :math:`\big((1+\gamma) w_y - \gamma\sum_c w_c\big)/n`, (n, p)."""
+    return ((1 + gamma) * weight[target] - gamma * weight.sum(0)) / len(target)
+
+
 def anchored_loss(features: Tensor, pull: Tensor) -> Tensor:
-    r""":func:`free_loss` for prototypes that do not move: minus the product with the pull they exert, (n, p)."""
+    r""":func:`free_loss` for prototypes that do not move: minus the product with :func:`pull_of` them."""
     return -(features * pull).sum()
 
 
@@ -170,30 +177,21 @@ def follow(
         curves.flow = _measured_along(case.flow(target, features, weight), marks, measure)
 
     gamma = 1 / (len(weight) - 1) if case.gamma is None else case.gamma
-    moving = [features.clone().requires_grad_(), weight.clone().requires_grad_()]
+    h, w = features.clone().requires_grad_(), weight.clone().requires_grad_()
     groups = [
         {"lr": case.rates[0], "weight_decay": case.feature_decay},
         {"lr": case.rates[1], "weight_decay": case.weight_decay},
     ]
     if case.anchored:
-        pull = ((1 + gamma) * weight[target] - gamma * weight.sum(0)) / len(features)
-        moving, groups = moving[:1], groups[:1]
-        curves.sgd = simulate(
-            moving,
-            lambda: anchored_loss(moving[0], pull),
-            groups,
-            marks,
-            lambda: measure(moving[0], weight),
-            momentum=case.momentum,
-            nesterov=case.nesterov,
-        )
-        return curves
+        moving, loss = [h], partial(anchored_loss, h, pull_of(weight, target, gamma))
+    else:
+        moving, loss = [h, w], partial(free_loss, h, w, target, gamma, case.class_weight, case.noise)
     curves.sgd = simulate(
         moving,
-        lambda: free_loss(moving[0], moving[1], target, gamma, case.class_weight, case.noise),
-        groups,
+        loss,
+        groups[: len(moving)],
         marks,
-        lambda: measure(moving[0], moving[1]),
+        lambda: measure(h, w),
         momentum=case.momentum,
         nesterov=case.nesterov,
     )
@@ -254,9 +252,9 @@ def deviation(simulated: Sequence[float], exact: Sequence[float], relative: bool
     return worst
 
 
-def fitted_rate(steps: Sequence[int], values: Sequence[float], share: float = 0.25) -> float:
-    """Slope of log(value) per step over the last `share` of the points, those above 1e-12 only."""
+def fitted_rate(steps: Sequence[int], values: Sequence[float]) -> float:
+    """Slope of log(value) per step over the last quarter of the points, those above 1e-12 only."""
     points = [(step, math.log(value)) for step, value in zip(steps, values, strict=True) if value > 1e-12]
-    points = points[-max(2, round(share * len(points))) :]
+    points = points[-max(2, round(len(points) / 4)) :]
     (x0, y0), (x1, y1) = points[0], points[-1]
     return (y1 - y0) / (x1 - x0)

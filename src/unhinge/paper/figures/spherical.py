@@ -12,7 +12,7 @@ from torch import Tensor
 from unhinge.paper.figures.curves import agreement, points, slope
 from unhinge.paper.figures.registry import Check, Outcome, Panel, Row, experiment
 from unhinge.paper.figures.scale import Scale
-from unhinge.paper.figures.simulate import deviation, fitted_rate, grid, simulate
+from unhinge.paper.figures.simulate import deviation, fitted_rate, grid, pull_of, simulate
 from unhinge.theory import Spherical, SphericalPath
 
 KINDS = ("plain", "rescaled")
@@ -140,8 +140,7 @@ def _simulate(
 ) -> dict[str, list[float]]:
     """SGD on the features through h/|h|; when rescaled, each gradient is multiplied by |h|."""
     features = start.clone().requires_grad_()
-    gamma = 1 / (len(weight) - 1)
-    pull = ((1 + gamma) * weight[target] - gamma * weight.sum(0)) / len(start)
+    pull = pull_of(weight, target, gamma=1 / (len(weight) - 1))
     along = weight[target] / weight[target].norm(dim=1, keepdim=True)
 
     def loss() -> Tensor:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from unhinge.paper.figures.curves import agreement, level, rate_check, slope_of, summarize, tabulate
+from unhinge.paper.figures.curves import agreement, flow_spread, level, rate_check, slope_of, summarize, tabulate
 from unhinge.paper.figures.registry import Check, Outcome, Panel, experiment
 from unhinge.paper.figures.scale import Scale
 from unhinge.paper.figures.simulate import Case, accuracy, follow, free_loss, grid, state_distance, unit
@@ -37,7 +37,8 @@ GAMMA_PANELS = (
 def unconstrained_gamma(scale: Scale, seed: int) -> Outcome:
     r"""Figure 1: five :math:`\gamma`, one of them beyond :math:`2/(C-2)`."""
     target, start = scale.target, scale.start(seed)
-    reference = _aligned(target, start)
+    aligned = projections(*start, target).plus_1
+    reference = unit(aligned.features, aligned.weight)
     last = scale.steps(20_000)
     curves = []
     for gamma in (0.0, scale.gamma(0.001), scale.gamma(0.005), None, scale.gamma(0.05)):
@@ -74,12 +75,6 @@ def unconstrained_gamma(scale: Scale, seed: int) -> Outcome:
     ]
     parameters = {"lr": 0.1, "gammas": [curve.case.gamma for curve in curves], "steps": last}
     return Outcome(rows, summary, checks, parameters)
-
-
-def _aligned(target: Tensor, start: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The part of the start with features along their prototypes, divided by its norm."""
-    part = projections(*start, target).plus_1
-    return unit(part.features, part.weight)
 
 
 def _measure(
@@ -131,11 +126,7 @@ def unconstrained_decay(scale: Scale, seed: int) -> Outcome:
     at = curves[2]
     rows += slope_of(at, "weight_error", at.path.rate())
     summary = summarize(curves, DECAY_PANELS)
-    spread = max(
-        (max(values) - min(values)) / max(values)
-        for key in ("norm_ratio", "alignment")
-        for values in zip(*(c.flow[key] for c in curves), strict=True)
-    )
+    spread = max(flow_spread(curves, key) for key in ("norm_ratio", "alignment"))
     checks = [
         agreement(summary),
         rate_check(curves[0], "weight_norm", curves[0].path.growth(), 0.05),

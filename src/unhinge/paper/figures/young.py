@@ -82,20 +82,10 @@ def young(scale: Scale, seed: int) -> Outcome:
     marks = _marks(last, 25)
     level = torch.arange(classes).repeat_interleave(int(counts.double().mean()))
     variants = [
-        _variant("plain", target, EarlyCrossEntropy(target), {}, dim, seed, marks),
-        _variant(
-            "weights n^(-1/2)", target, EarlyCrossEntropy(target, class_weight=sqrt), {"weight": sqrt}, dim, seed, marks
-        ),
-        _variant(
-            "logit-adjusted",
-            target,
-            EarlyCrossEntropy(target, logit_adjustment=frequencies),
-            {"offsets": frequencies},
-            dim,
-            seed,
-            marks,
-        ),
-        _variant("balanced", level, EarlyCrossEntropy(level), {}, dim, seed, marks),
+        _variant("plain", target, dim, seed, marks),
+        _variant("weights n^(-1/2)", target, dim, seed, marks, weights=sqrt),
+        _variant("logit-adjusted", target, dim, seed, marks, offsets=frequencies),
+        _variant("balanced", level, dim, seed, marks),
     ]
     rows, summary, checks = [], [], []
     for variant in variants:
@@ -145,13 +135,14 @@ def young(scale: Scale, seed: int) -> Outcome:
 def _variant(
     name: str,
     target: Tensor,
-    problem: EarlyCrossEntropy,
-    options: dict[str, Tensor],
     dim: int,
     seed: int,
     marks: list[int],
+    weights: Tensor | None = None,
+    offsets: Tensor | None = None,
 ) -> Variant:
     """The exact path, and torch.optim.SGD on F.cross_entropy itself from the same start."""
+    problem = EarlyCrossEntropy(target, class_weight=weights, logit_adjustment=offsets)
     generator = torch.Generator().manual_seed(seed)
     classes = int(target.max()) + 1
     features = START * torch.randn(len(target), dim, generator=generator, dtype=torch.float64)
@@ -161,7 +152,6 @@ def _variant(
     path = problem.descent(features, weight, lr=lr)
     moving = [features.clone().requires_grad_(), weight.clone().requires_grad_()]
     optimizer = torch.optim.SGD(moving, lr=lr)
-    offsets, weights = options.get("offsets", torch.zeros(classes).double()), options.get("weight")
     counts = torch.bincount(target).double()
     states, learned = [], [math.inf] * classes
     for step in range(marks[-1] + 1):
@@ -172,7 +162,7 @@ def _variant(
         if step in marks:
             states.append((moving[0].detach().clone(), moving[1].detach().clone()))
         optimizer.zero_grad()
-        F.cross_entropy(logits + offsets, target, weight=weights).backward()
+        F.cross_entropy(logits if offsets is None else logits + offsets, target, weight=weights).backward()
         optimizer.step()
     return Variant(name, path, target, states, learned)
 
