@@ -26,6 +26,14 @@ WORDS = {
     "level": "dash-dot: predicted level",
     "off": "SGD off by",  # in the corner of a panel
 }
+# How the rows of a kind are drawn, apart from their color; `sgd` is marks, all others are lines.
+KINDS: dict[str, PlotOptions] = {
+    "exact": {"zorder": 3},
+    "sgd": {"ls": "", "mfc": "white", "ms": 4.5, "zorder": 4},
+    "slope": {"ls": DASHES["predicted"], "lw": 1.0, "zorder": 5},
+    "flow": {"ls": DASHES["flow"], "zorder": 2},
+    "level": {"ls": DASHES["level"], "lw": 0.9, "zorder": 1},
+}
 GREEK = {"gamma": "γ", "lambda": "λ", "eta": "η", "rho": "ρ"}
 # A symbol as figures print it, and its meaning. The longer ones first: λ* is not λ.
 SYMBOLS = {
@@ -157,14 +165,9 @@ def _wrapped_evenly(text: str, width: int) -> list[str]:
 
 
 def _key(kinds: set[str], words: Mapping[str, str], line: type[Line2D]) -> list[Line2D]:
-    looks: dict[str, PlotOptions] = {
-        "exact": {"color": GRAY},
-        "sgd": {"color": GRAY, "ls": "", "marker": "o", "mfc": "white", "ms": 4.5},
-        "slope": {"color": GRAY, "ls": DASHES["predicted"], "lw": 1.0},
-        "flow": {"color": GRAY, "ls": DASHES["flow"]},
-        "level": {"color": FAINT, "ls": DASHES["level"], "lw": 0.9},
-    }
-    return [line([], [], label=words[kind], **look) for kind, look in looks.items() if kind in kinds]
+    own: dict[str, PlotOptions] = {"sgd": {"marker": "o"}, "level": {"color": FAINT}}
+    looks = {kind: look | {"color": GRAY} | own.get(kind, {}) for kind, look in KINDS.items() if kind in kinds}
+    return [line([], [], label=words[kind], **look) for kind, look in looks.items()]
 
 
 def _curves(axis: Axes, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[str, str]]) -> None:
@@ -175,21 +178,15 @@ def _curves(axis: Axes, rows: Sequence[Row], panel: Panel, looks: dict[str, tupl
     for (kind, name), points in groups.items():
         x, y = [point.step for point in points], [point.value for point in points]
         color, marker = looks.get(name, (FAINT, ""))
-        if kind == "exact":
-            axis.plot(x, y, color=color, zorder=3)
-        elif kind == "flow":
-            axis.plot(x, y, color=color, ls=DASHES["flow"], zorder=2)
-        elif kind == "slope":
-            axis.plot(x, y, color=INK, ls=DASHES["predicted"], lw=1.0, zorder=5)
-        elif kind == "level":
-            axis.plot(x, y, color=FAINT, ls=DASHES["level"], lw=0.9, zorder=1)
+        if kind != "sgd":
+            axis.plot(x, y, color={"slope": INK, "level": FAINT}.get(kind, color), **KINDS[kind])
         else:
             # every other mark or so, shifted from series to series, so that curves on top of each other stay visible
             errors = [0.0 if point.error is None else point.error for point in points]
             keep = slice(offset.get(name, 0) % 3, None, max(1, len(x) // 14)) if not any(errors) else slice(None)
             if any(errors):
                 axis.errorbar(x[keep], y[keep], errors[keep], color=color, ls="", lw=0.9, capsize=2, zorder=4)
-            axis.plot(x[keep], y[keep], color=color, ls="", marker=marker, mfc="white", ms=4.5, mew=1.0, zorder=4)
+            axis.plot(x[keep], y[keep], color=color, marker=marker, mew=1.0, **KINDS["sgd"])
     axis.set_xscale(panel.xscale)
     axis.set_yscale(_yscale(panel, rows))
     if panel.yscale == "log" and panel.floor is not None:
