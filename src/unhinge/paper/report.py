@@ -18,6 +18,7 @@ from unhinge.results.page import page, picture
 
 __all__ = ["write_report"]
 
+TITLE = "The unhinged loss: what holds, what does not, and by how much"
 STYLE = """
 span.holds { color: var(--good); font-weight: 600; } span.fails { color: var(--bad); font-weight: 600; }
 caption { text-align: left; padding-bottom: .4rem; font-weight: 600; }
@@ -37,13 +38,12 @@ biases; <b>ETF</b> a simplex: class vectors of the same length with equal angles
 <b>hat</b> means that something is divided by its norm.</p></details>"""
 
 
-def write_report(out: str | Path, title: str = "The unhinged loss: what holds, what does not, and by how much") -> Path:
+def write_report(out: str | Path) -> Path:
     """Write ``report.html`` into the folder of results `out`, from what lies there, and return its path.
 
     Arguments:
         out: A folder that :func:`reproduce` wrote; the verdicts come from the claims.json that ``unhinge verify --out``
             left there.
-        title: The heading.
     """
     folder = Path(out)
     figures = results(folder)
@@ -69,7 +69,7 @@ def write_report(out: str | Path, title: str = "The unhinged loss: what holds, w
 <nav>{_links(bool(figures), bool(trained))}</nav>
 {chr(10).join(sections)}"""
     path = folder / "report.html"
-    path.write_text(page(title, body, CLAIMS_STYLE + STYLE), encoding="utf-8")
+    path.write_text(page(TITLE, body, CLAIMS_STYLE + STYLE), encoding="utf-8")
     return path
 
 

@@ -8,13 +8,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from unhinge.paper.claims.oracles import apart, dense_flow, direction, drive_matrix, relative
+from unhinge.paper.claims.oracles import apart, dense_flow, direction, drive_matrix, generator_matrix, relative
 from unhinge.paper.claims.problems import Problem, between, draw, gaussian
 from unhinge.paper.claims.registry import Formula, SharperCheck, claim
-from unhinge.paper.claims.regularized import spectrum_of
+from unhinge.paper.claims.regularized import right_rate, spectrum_of
 from unhinge.paper.claims.spherical import angle, descend, pair
 from unhinge.paper.claims.unconstrained import EXPM, simpler_limit
-from unhinge.paper.notation import convergence_rate, projections
+from unhinge.paper.notation import projections
 
 CLASSES, EXAMPLES, RATE = 100, 10, 0.1  # the size of the paper's figures; the feature dimension plays no part
 
@@ -179,17 +179,13 @@ def always_faster(problem: Problem, small: float, large: float) -> bool:
 
 
 def faster_by_rate(problem: Problem, small: float, large: float) -> bool:
-    size = problem.num_classes, problem.per_class, problem.gamma, problem.feature_decay, problem.weight_decay
-    return convergence_rate(*size, large) > convergence_rate(*size, small)
-
-
-def _is_faster(problem: Problem, small: float, large: float) -> bool:
-    """By the gap of the dense generator's eigenvalues."""
-    return spectrum_of(problem, large)[1] > spectrum_of(problem, small)[1]
+    return right_rate(problem, large) > right_rate(problem, small)
 
 
 def _order_of_speed(problem: Problem, formula: Formula, small: float, large: float) -> float:
-    return float(bool(formula(problem, small, large)) != _is_faster(problem, small, large))
+    """1 unless the formula's answer is that of the gap of the dense generator's eigenvalues."""
+    faster = spectrum_of(problem, large)[1] > spectrum_of(problem, small)[1]
+    return float(bool(formula(problem, small, large)) != faster)
 
 
 @claim(
@@ -252,20 +248,10 @@ def _at_best_gamma(generator: torch.Generator, factor: float) -> Problem:
 def larger_rate(generator: torch.Generator, formula: Formula) -> float:
     problem = _at_best_gamma(generator, 1.0)
     rate = between(generator, 0.1, 5.0)
-    faster = torch.linalg.eigvalsh(_rated(problem, rate)).flip(0)
-    slower = torch.linalg.eigvalsh(_rated(problem, 1.0)).flip(0)
+    faster, slower = (torch.linalg.eigvalsh(generator_matrix(problem, x, x)).flip(0) for x in (rate, 1.0))
     index = problem.num_classes - 1  # the leading mode has C - 1 copies
     seen = (faster[0] - faster[index]) / (slower[0] - slower[index])
     return abs(formula(rate) - seen.item()) / rate
-
-
-def _rated(problem: Problem, rate: float) -> Tensor:
-    drive = rate * drive_matrix(problem.labels, problem.num_classes, problem.gamma)
-    n, c = drive.shape[1], drive.shape[0]
-    matrix = -rate * problem.feature_decay * torch.eye(n + c, dtype=torch.float64)
-    matrix[:n, n:] += drive.T
-    matrix[n:, :n] += drive
-    return matrix
 
 
 @claim(

@@ -10,9 +10,7 @@ from torch import Tensor
 from unhinge.paper.claims.oracles import drive_matrix, relative
 from unhinge.paper.claims.problems import Problem, between, draw, gaussian
 from unhinge.paper.claims.registry import Formula, Undefined, claim
-from unhinge.paper.claims.unconstrained import engine
-
-EXPM = "a dense matrix exponential is right to some 1e-12 here"
+from unhinge.paper.claims.unconstrained import EXPM, engine
 
 
 def dense(problem: Problem, kernel: Tensor, clock: float) -> Tensor:

@@ -131,13 +131,13 @@ class Claim:
     remark: str = ""  # for a statement that holds but says less than it could
     sharper: SharperCheck | None = None
 
-    def residual(self, formula: Formula, seed: int = 0) -> float:
+    def residual(self, formula: Formula) -> float:
         """Worst residual of any formula over the claim's random problems; infinite where it is undefined."""
-        return max(self._residuals(self.check, formula, seed)[0])
+        return max(self._residuals(self.check, formula, seed=0)[0])
 
-    def sharper_residual(self, formula: Formula, seed: int = 0) -> float:
+    def sharper_residual(self, formula: Formula) -> float:
         """The same in the stricter check; 0 for a claim without one."""
-        return max(self._residuals(self.sharper.check, formula, seed)[0]) if self.sharper else 0.0
+        return max(self._residuals(self.sharper.check, formula, seed=0)[0]) if self.sharper else 0.0
 
     def run(self, seed: int = 0) -> Record:
         """Test both forms on the same problems."""

@@ -262,10 +262,10 @@ def decayed(generator: torch.Generator, factor: float | None = None) -> tuple[Pr
     return problem.with_decay(decay, decay), between(generator, 0.3, 3.0)
 
 
-def late_state(problem: Problem, s: float, folds: float = 30.0) -> Tensor:
-    """The direction by a dense matrix exponential once the second mode has fallen by e^-folds behind the first."""
+def late_state(problem: Problem, s: float) -> Tensor:
+    """The direction by a dense matrix exponential once the second mode has fallen by e^-30 behind the first."""
     growth, gap = spectrum_of(problem, s)
-    return dense_flow(problem, s * folds / gap, folds / gap, growth * folds / gap)
+    return dense_flow(problem, s * 30 / gap, 30 / gap, growth * 30 / gap)
 
 
 def spectrum_of(problem: Problem, s: float) -> tuple[float, float]:

@@ -23,8 +23,7 @@ __all__ = ["as_csv", "as_html", "as_json", "as_markdown", "as_sealed_json", "as_
 
 HEADS = "claim", "verdict", "printed", "ours", "errata", "statement"
 STYLES = {HOLDS: "green", CORRECTED: "yellow", FALSE: "red", FAILS: "bold white on red"}
-
-
+PLOT_WIDTH = 40  # letters
 KEY = (
     "printed, ours: the largest error of the statement as it is printed and as we have it. An erratum beside a claim "
     "that holds is a remark on its wording."
@@ -50,7 +49,7 @@ def summary(records: Sequence[Record]) -> str:
     return f"{len(records)} {noun}" + (f": {', '.join(parts)}" if parts else "")
 
 
-def as_table(records: Sequence[Record], width: int = 120) -> Table:
+def as_table(records: Sequence[Record], width: int) -> Table:
     """The verdicts; a terminal too narrow for the statements gets the rest, `unhinge verify ID` has the words.
 
     Below 80 columns the verdict stands under the claim, so that no name and no number is cut off.
@@ -153,7 +152,7 @@ def explain(record: Record) -> RenderableType:
     return Group(Panel(facts, title=title, title_align="left"))
 
 
-def residual_plot(record: Record, width: int = 40) -> Text:
+def residual_plot(record: Record) -> Text:
     """Log-scale marks, one row per problem: o the printed form, x ours, # both; the bar is the tolerance."""
     finite = [x for x in (*record.printed, *record.ours, record.claim.tolerance) if 0 < x < math.inf]
     low = math.floor(math.log10(min(finite, default=1e-1)))
@@ -163,13 +162,13 @@ def residual_plot(record: Record, width: int = 40) -> Text:
         if value <= 0:
             return 0
         if value == math.inf:
-            return width
-        return 1 + round((math.log10(value) - low) / (high - low) * (width - 2))
+            return PLOT_WIDTH
+        return 1 + round((math.log10(value) - low) / (high - low) * (PLOT_WIDTH - 2))
 
     worst_first = sorted(zip(record.printed, record.ours, strict=True), reverse=True)[:10]
-    lines = [f"0 1e{low:+03d}".ljust(width - 8) + f"1e{high:+03d} undef."]
+    lines = [f"0 1e{low:+03d}".ljust(PLOT_WIDTH - 8) + f"1e{high:+03d} undef."]
     for printed, ours in worst_first:
-        cells = [" "] * (width + 1)
+        cells = [" "] * (PLOT_WIDTH + 1)
         cells[column(record.claim.tolerance)] = "|"
         for mark, value in (("o", printed), ("x", ours)):
             place = column(value)

@@ -174,8 +174,7 @@ def ratio(generator: torch.Generator, formula: Formula) -> float:
     feature_lr, weight_lr = (warmup(constant(rate), 1.0) for rate in (s, 1.0))
     clock = 30 / (math.sqrt(s) * _gap(problem))
     state = dense_flow(problem, s * clock, clock, problem.leading * math.sqrt(s) * clock)
-    limit = z_bar(problem.features, problem.weight, problem.labels, formula(feature_lr, weight_lr))
-    return apart(torch.cat([limit.features, limit.weight]), state)
+    return apart(printed_limit(problem, formula(feature_lr, weight_lr)), state)
 
 
 def printed_image(problem: Problem) -> Tensor:
