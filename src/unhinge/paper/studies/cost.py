@@ -46,7 +46,7 @@ class Cost:
         return f"{self.hours:.0f} h"
 
 
-def cost_of(study: Study, scale: str, seeds: int | None = None) -> Cost:
+def cost_of(study: Study, scale: str) -> Cost:
     """What all cells of a study cost, as if none of its runs were there.
 
     Example:
@@ -56,8 +56,7 @@ def cost_of(study: Study, scale: str, seeds: int | None = None) -> Cost:
     """
     distinct: dict[tuple[Recipe, str | None], int] = {}
     for cell in study.cells(scale):
-        number = study.seeds_of(cell, scale) if seeds is None else seeds
-        distinct[cell.recipe, cell.ood] = max(number, distinct.get((cell.recipe, cell.ood), 0))
+        distinct[cell.recipe, cell.ood] = max(study.seeds_of(cell, scale), distinct.get((cell.recipe, cell.ood), 0))
     hours = sum(number * _seconds(recipe, scale) for (recipe, _), number in distinct.items()) / 3600
     return Cost(sum(distinct.values()), hours)
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_study"]
 
-KNOWN, UNKNOWN = COLORS[0], COLORS[1]
 OF_KIND = {"ce": COLORS[0], "pal": COLORS[1], "fnpal": COLORS[2]}  # one color for all variants of a method
 HOLLOW = " Hollow: not every class of the training images is fitted."
 SCORED = {"softmax": "log-odds of the largest probability", "energy": "energy score", "norm": "norm of the features"}
@@ -166,7 +165,7 @@ def _lines(result: StudyResult) -> Figure:
 
 
 def _band(
-    axis: Axes, runs: Sequence[JsonRecord], key: str, color: str, label: str, factor: float = 1.0, style: str = "-"
+    axis: Axes, runs: Sequence[JsonRecord], key: str, color: str, label: str, factor: float, style: str = "-"
 ) -> None:
     """The mean over seeds, and its spread, of a curve over epochs."""
     curves = [[v if isinstance(v, (int, float)) else math.nan for v in run["curves"][key]] for run in runs]
@@ -333,15 +332,12 @@ def _histograms(result: StudyResult) -> Figure:
             low, high = shown["range"]
             width = (high - low) / len(shown["known"]) or 1.0
             left = [low + width * i for i in range(len(shown["known"]))]
-            for key, color, name in (("known", KNOWN, "known"), ("unknown", UNKNOWN, "unknown")):
+            for key, color in zip(("known", "unknown"), COLORS, strict=False):
                 total = sum(shown[key]) * width
-                axis.bar(
-                    left, [n / total for n in shown[key]], width, align="edge", color=color, alpha=0.55, label=name
-                )
+                axis.bar(left, [n / total for n in shown[key]], width, align="edge", color=color, alpha=0.55, label=key)
             rate, _ = mean_and_spread(result.values(row, column, f"ood.{score}.fpr95"))
-            peaked = max(shown["known"]) > 0.5 * sum(
-                shown["known"]
-            )  # a linear axis would show one bar and nothing else
+            # then a linear axis would show one bar and nothing else
+            peaked = max(shown["known"]) > 0.5 * sum(shown["known"])
             scale = " (log scale)" if peaked else ""
             axis.set_title(f"{row}, {score}{scale}: FPR95 {100 * rate:.1f} %", loc="left", fontsize=8)
             if row == result.rows[-1]:

@@ -25,10 +25,11 @@ from unhinge.paper.studies.paired import LEVEL, Paired, holm, majority, paired
 from unhinge.paper.studies.study import PLAIN, Ordering, StudyResult
 from unhinge.training.recipes import Method
 
-__all__ = ["Judgement", "OrderingRecord", "Verdict", "judge_all", "questions"]
+__all__ = ["DECIDED", "Judgement", "OrderingRecord", "Verdict", "judge_all", "questions"]
 
 NOTHING = Paired(math.nan, None, None, None)
 Verdict = Literal["confirmed", "not confirmed", "undecided", "regime not reached"]
+DECIDED: tuple[Verdict, ...] = ("confirmed", "not confirmed")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from unhinge.paper.numbers import FLOATS
-from unhinge.paper.studies.judge import OrderingRecord
+from unhinge.paper.studies.judge import DECIDED, OrderingRecord
 from unhinge.paper.studies.study import Study
 from unhinge.paper.studies.write import read_study
 from unhinge.results.json import JsonRecord
@@ -35,7 +35,6 @@ reproduce ID --scale small --data-root DIR` makes the table from your own copy o
 | in the paper | ours | runs | cells in the regime | its questions |
 |---|---|---|---|---|
 """.strip()
-DECIDED = ("confirmed", "not confirmed")
 VERDICTS = (*DECIDED, "undecided", "regime not reached")
 
 

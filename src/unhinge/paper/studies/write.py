@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from unhinge.paper.studies.draw import draw_study
-from unhinge.paper.studies.judge import Judgement, OrderingRecord, judge_all, questions
+from unhinge.paper.studies.judge import DECIDED, Judgement, OrderingRecord, judge_all, questions
 from unhinge.paper.studies.paired import LEVEL, mean_and_spread
 from unhinge.paper.studies.study import PLAIN, WORDS, StudyResult, quantity_of
 from unhinge.results.environment import environment
@@ -183,12 +183,12 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
     if len(columns) == 1:  # then the quantities are one side of the table, the longer one
         (column,) = columns
         if len(quantities) > len(rows):
-            lines += _grid(column, rows, quantities, lambda name, row: _cell(result, row, column, name))
+            lines += _grid(column, rows, quantities, lambda name, row: _cell(result, name, row, column))
         else:
-            lines += _grid(column, quantities, rows, lambda row, name: _cell(result, row, column, name))
+            lines += _grid(column, quantities, rows, lambda row, name: _cell(result, name, row, column))
     elif columns:
         for name in quantities:
-            lines += _grid(name, columns, rows, partial(_of_quantity, result, name))
+            lines += _grid(name, columns, rows, partial(_cell, result, name))
     if judgements:
         lines += [
             "Orderings (tests paired by seed, corrected by Holm's method for all questions of this table, level "
@@ -198,8 +198,7 @@ def _markdown(result: StudyResult, judgements: Sequence[Judgement]) -> str:
         ]
         for judgement in judgements:
             whose = "ours" if judgement.ordering.ours else "the paper's"
-            decided = judgement.verdict in ("confirmed", "not confirmed")
-            verdict = f"**{judgement.verdict}**" if decided else judgement.verdict
+            verdict = f"**{judgement.verdict}**" if judgement.verdict in DECIDED else judgement.verdict
             lines.append(f"- {judgement.ordering.statement} ({whose}; {judgement.column}): {verdict}; {judgement.text}")
     lines += [f"- failed: {failure}" for failure in result.failures]
     return "\n".join(lines) + "\n"
@@ -226,11 +225,7 @@ def _grid(corner: str, heads: Sequence[str], rows: Sequence[str], show: Callable
     return [markdown_text(titles, [(WORDS.get(row, row), *(show(row, head) for head in heads)) for row in rows]), ""]
 
 
-def _of_quantity(result: StudyResult, quantity: str, row: str, column: str) -> str:
-    return _cell(result, row, column, quantity)
-
-
-def _cell(result: StudyResult, row: str, column: str, quantity: str) -> str:
+def _cell(result: StudyResult, quantity: str, row: str, column: str) -> str:
     values = result.values(row, column, quantity)
     cell = result.cell(row, column)
     paper = None if cell is None else dict(cell.paper).get(quantity)

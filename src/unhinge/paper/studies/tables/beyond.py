@@ -9,7 +9,8 @@ from typing import Literal
 
 from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.study import Ordering, Study
-from unhinge.paper.studies.tables.classification import COMPARABLE
+from unhinge.paper.studies.tables.classification import CE, COMPARABLE, FNPAL, PAL, RADIUS, RESCALED
+from unhinge.paper.studies.tables.tails import LONG_TAIL, weighted
 from unhinge.training.recipe import Recipe
 from unhinge.training.recipes import (
     CLASSES,
@@ -22,16 +23,6 @@ from unhinge.training.recipes import (
 )
 
 __all__ = ["studies"]
-
-CE, PAL, FNPAL = Method("ce"), Method("pal"), Method("fnpal")
-RESCALED = Method("fnpal", rescale=True)
-RADIUS = Method("pal", radius=10.0)
-LONG_TAIL = Setting("cifar10", "exp", 100)
-
-
-def _weighted(method: Method, power: float = 0.5) -> Method:
-    return replace(method, class_weight=power)
-
 
 # ---- few images -----------------------------------------------------------------------------------------------------
 
@@ -72,7 +63,7 @@ def _normalized(scale: str) -> list[Cell]:
 # ---- over steps and rates -------------------------------------------------------------------------------------------
 
 BUDGETS = {"quick": (0.2, 1.0), "small": (0.15, 0.4, 1.0), "paper": (0.1, 0.3, 1.0)}
-STEPS_METHODS = (CE, _weighted(CE), PAL, _weighted(PAL), _weighted(FNPAL))
+STEPS_METHODS = (CE, weighted(CE), PAL, weighted(PAL), weighted(FNPAL))
 RATES = {"quick": (0.05, 0.2, 0.5), "small": (0.05, 0.1, 0.3, 1.0), "paper": (0.05, 0.1, 0.3)}
 RATES_METHODS = (CE, PAL, Method("pal", radius=5.0), FNPAL, RESCALED)
 TAIL_RATES = (0.01, 0.03, 0.1, 0.3)
@@ -240,7 +231,7 @@ def studies() -> list[Study]:
             ("accuracy", "training.accuracy"),
             (
                 Ordering("PAL lies above cross-entropy", PAL, CE),
-                Ordering("weighted PAL above weighted cross-entropy", _weighted(PAL), _weighted(CE), ours=True),
+                Ordering("weighted PAL above weighted cross-entropy", weighted(PAL), weighted(CE), ours=True),
             ),
         ),
         Study(

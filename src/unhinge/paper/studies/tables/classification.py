@@ -8,7 +8,7 @@ from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.study import Ordering, Study
 from unhinge.training.recipes import Method, Setting, recipe_of
 
-__all__ = ["COMPARABLE", "studies"]
+__all__ = ["CE", "COMPARABLE", "FNPAL", "PAL", "RADIUS", "RESCALED", "studies"]
 
 CE, PAL, FNPAL, RESCALED = Method("ce"), Method("pal"), Method("fnpal"), Method("fnpal", rescale=True)
 RADIUS = Method("pal", radius=10.0)  # ours: without it PAL does not fit a hundred classes in the steps that others need

@@ -7,11 +7,11 @@ from functools import partial
 from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.printed import IMBALANCED_STEP, LONG_TAILED, RATIOS
 from unhinge.paper.studies.study import Ordering, Study
+from unhinge.paper.studies.tables.classification import CE, PAL
 from unhinge.training.recipes import Method, Setting, recipe_of
 
 __all__ = ["studies"]
 
-CE, PAL = Method("ce"), Method("pal")
 CE_PENALTIES, PAL_PENALTIES = (5e-6, 1e-5, 5e-5), (1e-7, 5e-7, 1e-6, 5e-6)
 
 
@@ -33,12 +33,9 @@ def _imbalanced(data: str, scale: str) -> list[Cell]:
             for ratio, number in zip(RATIOS, numbers, strict=False):
                 if method.kind == "ce" and ratio in uneven:
                     recipe = recipe_of(Setting(data, profile, ratio), method, scale)  # type: ignore[arg-type]
-                    cells.append(Cell(method, Column(profile=profile, ratio=ratio), recipe, None, _accuracy(number)))
+                    place = Column(profile=profile, ratio=ratio)
+                    cells.append(Cell(method, place, recipe, paper=(("accuracy", number),)))
     return cells
-
-
-def _accuracy(number: float) -> tuple[tuple[str, float], ...]:
-    return (("accuracy", number),)
 
 
 def _reliability(data: str, scale: str) -> list[Cell]:

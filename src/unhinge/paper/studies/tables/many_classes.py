@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.study import Ordering, Study
-from unhinge.paper.studies.tables.classification import COMPARABLE
+from unhinge.paper.studies.tables.classification import CE, COMPARABLE, FNPAL
 from unhinge.training.recipe import Recipe
 from unhinge.training.recipes import CHARACTERS, CLASSES, Method
 
 __all__ = ["studies"]
 
-CE, FNPAL = Method("ce"), Method("fnpal")
 TAYLOR, Z_LOSS, FINISHED = Method("many-taylor"), Method("many-z"), Method("many-finished")
 RAW = Method("many-unhinged")
 # Of the network, and of the classifier of cross-entropy; a many-class head has a rate of its own, which falls alike.

@@ -10,12 +10,11 @@ from typing import Literal
 from unhinge.paper.studies.cell import Cell, Column
 from unhinge.paper.studies.printed import LONG_TAILED
 from unhinge.paper.studies.study import Ordering, Study
+from unhinge.paper.studies.tables.classification import CE, FNPAL, PAL, RADIUS
 from unhinge.training.recipes import Method, Setting, of_steps, recipe_of
 
-__all__ = ["studies"]
+__all__ = ["LONG_TAIL", "studies", "weighted"]
 
-CE, PAL, FNPAL = Method("ce"), Method("pal"), Method("fnpal")
-RADIUS = Method("pal", radius=10.0)
 LARGE = Method("pal", penalty=5e-6)  # the paper's largest penalty: a radius of 434 for ten classes, 395 for a hundred
 ADJUSTED = Method("ce", logit_adjustment=1.0)
 LDAM = Method("ldam")
@@ -23,8 +22,9 @@ PENALIZED = {"ce": Method("ce", penalty=5e-5), "pal": Method("pal", penalty=5e-7
 LONG_TAIL = Setting("cifar10", "exp", 100)
 
 
-def _weighted(method: Method, power: float = 0.5) -> Method:
-    return replace(method, class_weight=power)
+def weighted(method: Method) -> Method:
+    """With the class weights that theory asks for, n^(-1/2)."""
+    return replace(method, class_weight=0.5)
 
 
 # ---- which factor decides? ------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def _factors(scale: str) -> list[Cell]:
 
 # Class weights on the whole squared error, so that the posterior read from the logits is that of balanced classes up to
 # the strength that remains.
-BALANCED = replace(_weighted(RADIUS), weighted_penalty=True)
+BALANCED = replace(weighted(RADIUS), weighted_penalty=True)
 MAIN_METHODS = (
     CE,
     PENALIZED["ce"],
@@ -61,7 +61,7 @@ MAIN_METHODS = (
     RADIUS,
     FNPAL,
     ADJUSTED,
-    *(_weighted(method) for method in (CE, PENALIZED["ce"], PAL, PENALIZED["pal"], FNPAL)),
+    *(weighted(method) for method in (CE, PENALIZED["ce"], PAL, PENALIZED["pal"], FNPAL)),
     BALANCED,
     LDAM,
 )
@@ -158,14 +158,14 @@ def _main_orderings() -> tuple[Ordering, ...]:
         Ordering("the penalty helps cross-entropy", PENALIZED["ce"], CE, column=first),
         Ordering("the penalty helps PAL", PENALIZED["pal"], PAL, column=first),
         Ordering("FNPAL lies above cross-entropy", FNPAL, CE, column=first, ours=True),
-        Ordering("1/√n weights help PAL", _weighted(PAL), PAL, column=first, ours=True),
-        Ordering("1/√n weights help cross-entropy", _weighted(CE), CE, column=first, ours=True),
-        Ordering("weighted PAL above weighted cross-entropy", _weighted(PAL), _weighted(CE), column=first, ours=True),
+        Ordering("1/√n weights help PAL", weighted(PAL), PAL, column=first, ours=True),
+        Ordering("1/√n weights help cross-entropy", weighted(CE), CE, column=first, ours=True),
+        Ordering("weighted PAL above weighted cross-entropy", weighted(PAL), weighted(CE), column=first, ours=True),
         Ordering("a radius helps PAL", RADIUS, PAL, column=first, ours=True),
         Ordering(
             "with a radius, weighted PAL above weighted cross-entropy",
             BALANCED,
-            _weighted(CE),
+            weighted(CE),
             column=first,
             ours=True,
         ),
