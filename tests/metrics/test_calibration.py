@@ -134,7 +134,7 @@ def test_empty_bins_add_nothing_and_show_as_nan():
     assert actual.accuracy.tolist() == pytest.approx([math.nan, math.nan, 0.5, math.nan], nan_ok=True)
     assert actual.confidence.tolist() == pytest.approx([math.nan, math.nan, 0.75, math.nan], nan_ok=True)
     assert actual.edges.tolist() == [0, 0.25, 0.5, 0.75, 1]
-    assert (actual.error, actual.max_error) == (0.25, 0.25)
+    assert actual.error == 0.25
 
 
 def test_of_equal_probabilities_the_first_is_the_prediction():

@@ -87,11 +87,6 @@ class Reliability:
         """The expected calibration error; of class-wise bins, its mean over the classes."""
         return self.errors.mean().item()
 
-    @property
-    def max_error(self) -> float:
-        """The largest gap between accuracy and confidence of a bin that is not empty."""
-        return (self.accuracy - self.confidence).abs().nan_to_num().max().item()
-
     def __getitem__(self, index: int) -> Reliability:
         """The bins of one class, of class-wise ones."""
         return Reliability(self.counts[index], self.hits[index], self.totals[index])

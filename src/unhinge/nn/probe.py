@@ -294,8 +294,8 @@ def _width_in(module: nn.Module) -> int | None:
     return int(shape[-1]) if isinstance(shape, tuple) and shape else None
 
 
-def _shortened(text: str, most: int = 80) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _callers_level() -> int:

@@ -159,7 +159,7 @@ def openood_records(table: list[Detection], accuracy: float) -> list[dict[str, o
     ]
 
 
-def leaderboard_records(table: list[Detection], accuracy: float, training: str = "") -> list[dict[str, object]]:
+def leaderboard_records(table: list[Detection], accuracy: float, training: str) -> list[dict[str, object]]:
     """One row a score, in the columns of OpenOOD's leaderboard: AUROC near and far, accuracy, each set; in percent."""
     records: list[dict[str, object]] = []
     for score in dict.fromkeys(row.score for row in table):

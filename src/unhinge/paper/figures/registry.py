@@ -82,13 +82,14 @@ _KNOWN: dict[str, Experiment] = {}
 
 def experiment(
     id: str,
+    *,
     claim: str,
     panels: tuple[Panel, ...],
+    quick: float,
+    paper: float,
     label: str | None = None,
     errata: tuple[int, ...] = (),
     note: str = "",
-    quick: float = 1.0,
-    paper: float = 30.0,
     columns: int = 3,
     words: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[[Scale, int], Outcome]], Callable[[Scale, int], Outcome]]:

@@ -207,13 +207,8 @@ def _complete(folder: Path, name: str, scale: Scale, seed: int) -> Result | None
     if not all((folder / file).is_file() for file in FILES):
         return None
     recipe = _recipe(folder)
-    same = (
-        recipe is not None
-        and recipe.get("scale") == asdict(scale)
-        and recipe.get("seed") == seed
-        and recipe.get("fingerprint") == _fingerprint(find(name))
-    )
-    if recipe is None or not same:
+    wanted = {"scale": asdict(scale), "seed": seed, "fingerprint": _fingerprint(find(name))}
+    if recipe is None or any(recipe.get(key) != value for key, value in wanted.items()):
         return None
     if recipe.get("look") != _look():
         redraw(folder)
