@@ -31,7 +31,7 @@ _TRAIN, _TEST = ("train", "training"), ("test", "val", "valid", "validation")
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def image_folder(path: Path, *, image_size: int | None = None, grey: bool = False, train: bool = True) -> Splits:
+def image_folder(path: Path, *, image_size: int | None = None, train: bool = True) -> Splits:
     """The images of `path`/train/CLASS/ and `path`/test/CLASS/ (or val); classes are the subfolders, sorted.
 
     Without such a pair, `path`/CLASS/ is split once and for all, a fifth of each class to test on.
@@ -40,7 +40,6 @@ def image_folder(path: Path, *, image_size: int | None = None, grey: bool = Fals
         path: The folder.
         image_size: Side of the square that every image is brought to: its shorter side is resized to that, and the
             middle cut out. None keeps images as they are, which must then be of one size.
-        grey: One channel instead of three.
         train: False leaves the training images unread.
     """
     parts = {"train": _first_folder(path, _TRAIN), "test": _first_folder(path, _TEST)}
@@ -48,7 +47,7 @@ def image_folder(path: Path, *, image_size: int | None = None, grey: bool = Fals
         raise MissingFile(f"there is no folder {path}. It should have train/CLASS/ and test/CLASS/, or CLASS/.")
     if parts["test"] is None and parts["train"] is None:
         names = _classes(path)
-        images, labels = _read(path, names, image_size, grey, trained_on=train)
+        images, labels = _read(path, names, image_size, trained_on=train)
         first, second = stratified_split(labels, share=0.2, seed=0)
         if not len(second):
             raise DataError(f"{path} has one image of each class, too few to split. Add some, or make a test folder.")
@@ -58,11 +57,11 @@ def image_folder(path: Path, *, image_size: int | None = None, grey: bool = Fals
     if parts["test"] is None:
         raise MissingFile(f"{path} has a folder train but none of {', '.join(_TEST)}. Put the images to test on there.")
     names = _classes(parts["train"] or parts["test"])
-    test_images, test_labels = _read(parts["test"], names, image_size, grey, trained_on=False)
+    test_images, test_labels = _read(parts["test"], names, image_size, trained_on=False)
     if parts["train"] is None or not train:
         test = ImageSet(test_images, test_labels, names, *_statistics(test_images))
         return Splits(path.name, None, test, f"{path / 'train'} is missing." if parts["train"] is None else "")
-    train_images, train_labels = _read(parts["train"], names, image_size, grey, trained_on=True)
+    train_images, train_labels = _read(parts["train"], names, image_size, trained_on=True)
     if train_images.shape[1:] != test_images.shape[1:]:
         raise DataError(
             f"the images of {parts['train']} are {tuple(train_images.shape[2:])} pixels, those of {parts['test']} "
@@ -76,7 +75,7 @@ def image_folder(path: Path, *, image_size: int | None = None, grey: bool = Fals
     )
 
 
-def imagenet100(root: Path, *, image_size: int = 224, train: bool = True, num_classes: int = 100) -> Splits:
+def imagenet100(root: Path, *, image_size: int = 224, train: bool = True) -> Splits:
     """The first 100 classes of an ImageNet folder tree, in the sorted order of their wnids.
 
     Looks for train/WNID/ and val/WNID/ in `root`, `root`/imagenet and the other names people give it. At
@@ -93,14 +92,12 @@ def imagenet100(root: Path, *, image_size: int = 224, train: bool = True, num_cl
         )
     absent = not (place / "train").is_dir()
     names = _classes(place / ("val" if absent else "train"))
-    if len(names) < num_classes:
-        raise DataError(f"{place} has {len(names)} classes, but the first {num_classes} are asked for.")
-    names = names[:num_classes]
+    if len(names) < 100:
+        raise DataError(f"{place} has {len(names)} classes, but the first 100 are asked for.")
+    names = names[:100]
 
     def part(split: str) -> ImageSet:
-        images, labels = _read(
-            place / split, names, image_size, grey=False, trained_on=split == "train", allow_others=True
-        )
+        images, labels = _read(place / split, names, image_size, trained_on=split == "train", allow_others=True)
         return ImageSet(images, labels, names, _IMAGENET_MEAN, _IMAGENET_STD)
 
     return Splits(
@@ -126,7 +123,6 @@ def _read(
     path: Path,
     names: tuple[str, ...],
     image_size: int | None,
-    grey: bool,
     *,
     trained_on: bool,
     allow_others: bool = False,
@@ -154,10 +150,10 @@ def _read(
     if not files:
         raise DataError(f"{path} has no images in the subfolders of its classes; known are {', '.join(_ENDINGS)}.")
     pillow = _pillow()
-    height, width = (image_size, image_size) if image_size else _decode(pillow, files[0], None, grey).shape[1:]
+    height, width = (image_size, image_size) if image_size else _decode(pillow, files[0], None).shape[1:]
     # Filled in place: a list of images and the tensor beside it would take the memory twice.
     try:
-        images = np.empty((len(files), 1 if grey else 3, height, width), np.uint8)
+        images = np.empty((len(files), 3, height, width), np.uint8)
     except (MemoryError, ValueError):
         raise DataError(
             f"{len(files):,} images of {height} by {width} pixels, as {files[0]} has, do not fit in memory. "
@@ -165,7 +161,7 @@ def _read(
         ) from None
 
     def fill(index: int) -> None:
-        image = _decode(pillow, files[index], image_size, grey)
+        image = _decode(pillow, files[index], image_size)
         if image.shape != images.shape[1:]:
             raise DataError(
                 f"{files[index]} has {image.shape[1]} by {image.shape[2]} pixels, but {files[0]} has {height} by "
@@ -195,7 +191,7 @@ def _images_below(folder: Path | str, seen: set[tuple[int, int]]) -> Iterator[st
                 yield entry.path
 
 
-def _decode(pillow: ModuleType, file: Path, image_size: int | None, grey: bool) -> np.ndarray:
+def _decode(pillow: ModuleType, file: Path, image_size: int | None) -> np.ndarray:
     """One image as bytes (c, h, w)."""
     try:
         with pillow.open(file, formats=_FORMATS) as opened:
@@ -203,8 +199,8 @@ def _decode(pillow: ModuleType, file: Path, image_size: int | None, grey: bool) 
                 raise ValueError(f"it has {opened.size[0]} by {opened.size[1]} pixels")
             if image_size is not None:
                 # JPEG: decode at a fraction of the size where possible
-                opened.draft("L" if grey else "RGB", (image_size, image_size))
-            image = _bytes_of(opened, pillow).convert("L" if grey else "RGB")
+                opened.draft("RGB", (image_size, image_size))
+            image = _bytes_of(opened, pillow).convert("RGB")
             if image_size is not None:
                 scale = image_size / min(image.size)
                 width, height = (max(image_size, round(side * scale)) for side in image.size)
@@ -215,7 +211,7 @@ def _decode(pillow: ModuleType, file: Path, image_size: int | None, grey: bool) 
     except Exception as error:  # Pillow's decoders raise what they like
         reason = str(error).rstrip(".")
         raise DataError(f"{file} cannot be read as an image: {reason}. Replace or remove it.") from None
-    return np.ascontiguousarray(array[None] if grey else array.transpose(2, 0, 1))
+    return np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
 def _bytes_of(image: Image, pillow: ModuleType) -> Image:

@@ -99,11 +99,12 @@ def detections(
         for data, scores in unknown.items():
             distance = FAR if distances is None else distances.get(data, FAR)
             samples = ood_bootstrap(inside, scores[score], resamples, seed)
+            measures = ood_metrics(inside, scores[score])
             row = Detection(
                 score=score,
                 data=data,
                 distance=distance,
-                measures=_ordered(ood_metrics(inside, scores[score])),
+                measures={name: measures[name] for name in MEASURES},
                 intervals={name: interval_of(samples[name], level) for name in MEASURES},
                 openood_fpr95=ood_metrics(inside, scores[score], positive="ood")["fpr95"],
             )
@@ -189,10 +190,6 @@ def _mean(score: str, distance: str, members: list[tuple[Detection, dict[str, Te
         },
         openood_fpr95=sum(row.openood_fpr95 for row in rows) / len(rows),
     )
-
-
-def _ordered(measures: Mapping[str, float]) -> dict[str, float]:
-    return {name: measures[name] for name in MEASURES}
 
 
 def _percent(share: float) -> float:
