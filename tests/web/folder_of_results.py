@@ -38,7 +38,7 @@ def write_results(folder: Path) -> Path:
     (study / "table.csv").write_text(f"{header}\nCE,ρ=100,accuracy,67.81,91.25,0.5,2,quick\n", encoding="utf-8")
     ordering = {"statement": "UL above CE", "claimed_by": "the paper", "column": "ρ=100", "verdict": "undecided"}
     about = {"id": "long-tailed-cifar10", "label": "tab:lt-cifar", "claim": "A table", "scale": "quick"}
-    about |= {"runs": 1, "runs_wanted": 2, "orderings": [ordering | {"difference": 0.0125, "p_value": 0.25}]}
+    about |= {"runs": 1, "runs_wanted": 2, "orderings": [ordering | {"text": "+1.25 points, 2 seeds"}]}
     (study / "recipe.json").write_text(json.dumps(about))
     run = folder / "runs" / "digits"
     run.mkdir(parents=True)

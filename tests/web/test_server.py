@@ -168,7 +168,7 @@ def test_results_show_the_paper_against_ours(tmp_path):
     study = json.dumps(
         body(folder, "quick/long-tailed-cifar10", "light").to_plotly_json(), default=lambda part: part.to_plotly_json()
     )
-    for words in ("67.81", "91.25 \\u00b1 0.5", "UL above CE", "undecided", "+1.25 points, p = 0.25", "1 of 2 runs"):
+    for words in ("67.81", "91.25 \\u00b1 0.5", "UL above CE", "undecided", "+1.25 points, 2 seeds", "1 of 2 runs"):
         assert words in study
     run = json.dumps(body(folder, "runs/digits", "light").to_plotly_json(), default=lambda part: part.to_plotly_json())
     assert "2 epochs; test accuracy 0.8000" in run

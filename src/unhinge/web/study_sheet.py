@@ -19,17 +19,11 @@ def is_study(files: Sequence[str]) -> bool:
     return "table.csv" in files and "recipe.json" in files
 
 
-def orderings_of(recipe: JsonRecord) -> list[tuple[str, str, str, str, str]]:
+def orderings_of(recipe: JsonRecord) -> list[tuple[str, ...]]:
     """Statement, who claims it, where, the verdict at this scale, and the difference with its test."""
-    rows = []
-    for ordering in recipe.get("orderings") or []:
-        if isinstance(ordering, dict):
-            p, difference = ordering.get("p_value"), ordering.get("difference")
-            points = f"{100 * difference:+.2f} points" if isinstance(difference, float) else ""
-            test = f", p = {p:.2g}" if isinstance(p, float) else ""
-            words = (str(ordering.get(key, "")) for key in ("statement", "claimed_by", "column", "verdict"))
-            rows.append((*words, points + test))
-    return rows  # type: ignore[return-value]  # four words and one more
+    words = ("statement", "claimed_by", "column", "verdict", "text")
+    orderings = (ordering for ordering in recipe.get("orderings") or [] if isinstance(ordering, dict))
+    return [tuple(str(ordering.get(word, "")) for word in words) for ordering in orderings]
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from unhinge.paper.studies.cell import Cell, Column
-from unhinge.paper.studies.study import Study, StudyResult
+from unhinge.paper.studies.report import study_sections
+from unhinge.paper.studies.study import Ordering, Study, StudyResult
 from unhinge.paper.studies.write import write_study
 from unhinge.training import Recipe
 from unhinge.training.recipes import Method
@@ -37,3 +38,17 @@ def test_cells_say_their_number_of_seeds_where_they_differ_in_it(tmp_path, pal, 
     assert f"| PAL | {row_pal} |" in table
     assert f"| CE | {row_ce} |" in table
     assert ("n is the number of seeds" in table) == (len(pal) != len(ce))
+
+
+def test_the_report_has_a_difference_in_its_own_unit(tmp_path):
+    cells = [Cell(Method(name), PLACE, Recipe()) for name in ("pal", "ce")]
+    measured = {
+        (cell.row, cell.column, seed): {"epochs_to_fit": 20 + 2 * slower, "training": {"interpolated": True}}
+        for slower, cell in enumerate(cells)
+        for seed in range(3)
+    }
+    ordering = Ordering("PAL is faster", cells[1].method, cells[0].method, "epochs_to_fit")
+    study = Study("beyond-normalized", None, "tiny", "table", lambda scale: cells, orderings=(ordering,))
+    write_study(StudyResult(study, "quick", cells, range(3), measured), tmp_path, draw=False)
+    (section,) = study_sections(tmp_path)
+    assert ">+2 epochs, 3 seeds<" in section

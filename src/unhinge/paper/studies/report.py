@@ -41,7 +41,7 @@ computing.{still} {html.escape(recipe["note"])} <code>{html.escape(recipe["comma
 {image}
 </div>
 {_orderings(recipe["orderings"])}
-<details open><summary>Numbers: the paper's and ours, mean ± standard deviation over seeds, in percent;
+<details open><summary>Numbers: the paper's and ours, mean ± standard deviation over seeds, shares in percent;
 † not every class of the training images is fitted</summary>
 <div class="wide">{_table(rows)}</div></details>
 {f"<p>Failed runs:</p><ul>{failed}</ul>" if failed else ""}
@@ -51,26 +51,16 @@ computing.{still} {html.escape(recipe["note"])} <code>{html.escape(recipe["comma
 def _orderings(orderings: Sequence[OrderingRecord]) -> str:
     if not orderings:
         return ""
-    lines = []
-    for ordering in orderings:
-        p = "" if ordering["p_value"] is None else f"p = {ordering['p_value']:.2g}, "
-        p += "1 seed" if ordering["seeds"] == 1 else f"{ordering['seeds']} seeds"
-        points = ""
-        if ordering["cases"] is not None:
-            points = "in {} of {} cases".format(*ordering["cases"])
-        elif ordering["difference"] is not None:
-            points = f"{100 * ordering['difference']:+.2f}"
-            if ordering["interval"] is not None:
-                points += " ({:+.2f} to {:+.2f})".format(*(100 * end for end in ordering["interval"]))
-        lines.append(
-            f"<tr><td>{html.escape(ordering['statement'])}</td><td>{ordering['claimed_by']}</td>"
-            f"<td>{html.escape(ordering['column'])}</td>"
-            f'<td><span class="{COLORED.get(ordering["verdict"], "")}">{ordering["verdict"]}</span></td>'
-            f"<td class=number>{points}</td><td class=number>{p}</td></tr>"
-        )
+    lines = [
+        f"<tr><td>{html.escape(ordering['statement'])}</td><td>{ordering['claimed_by']}</td>"
+        f"<td>{html.escape(ordering['column'])}</td>"
+        f'<td><span class="{COLORED.get(ordering["verdict"], "")}">{ordering["verdict"]}</span></td>'
+        f"<td>{html.escape(ordering['text'])}</td></tr>"
+        for ordering in orderings
+    ]
     return (
         '<div class="wide"><table><thead><tr><th>ordering</th><th>claimed by</th><th>where</th><th>at this scale</th>'
-        "<th>points in its favour (95 % interval)</th><th>paired t-test, corrected (Holm)</th></tr></thead><tbody>"
+        "<th>in its favour; paired t-test, corrected (Holm)</th></tr></thead><tbody>"
         + "\n".join(lines)
         + "</tbody></table></div>"
     )
