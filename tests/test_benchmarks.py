@@ -98,3 +98,12 @@ def test_a_strength_is_found_again(monkeypatch):
     share, strength = calibration.adjusted(record, 2 * (exact + (counts / 100).log()), labels, counts)
     assert strength == pytest.approx(2, abs=0.2)
     assert share == pytest.approx(100 * (exact.argmax(1) == labels).double().mean().item(), abs=0.3)
+
+
+def test_equal_time_is_the_mean_time_of_the_fastest_method(monkeypatch):
+    glyphs = script("glyphs", monkeypatch)
+    runs = [
+        glyphs.Curve("a task", 100, method, 1.0, 0.1, [seconds], [0.5], 1.0, 1.0)
+        for method, seconds in (("quick", 10.0), ("quick", 14.0), ("slow", 40.0))
+    ]
+    assert "after 12 s" in glyphs.tables(runs)
