@@ -110,17 +110,20 @@ def draw(
 
     series = list(dict.fromkeys(row.series for row in rows if row.kind in ("exact", "sgd")))
     looks = {name: (COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(series)}
+    columns = min(columns, len(panels))
     count = -(-len(panels) // columns)
-    head = _wrapped_evenly(title, 33 * min(columns, len(panels)))
-    foot = textwrap.wrap(footnote, 56 * min(columns, len(panels)))
+    head = _wrapped_evenly(title, 33 * columns)
+    foot = textwrap.wrap(footnote, 56 * columns)
     with styled():
-        width, height = 3.3 * min(columns, len(panels)), 2.75 * count
+        width, height = 3.3 * columns, 2.75 * count
         above, below = 0.23 * len(head) + 0.02, 0.5 + 0.17 * len(foot)
         widest = max(1, int(width / 1.55))
-        handles = [
-            Line2D([], [], color=looks[name][0], marker=looks[name][1], mfc="white", ms=4.5, label=pretty(name))
-            for name in series
-        ]
+        lined = {row.series for row in rows if row.kind == "exact"}
+        handles = []
+        for name, (color, marker) in looks.items():
+            dashes = "-" if name in lined else ""  # some are simulated only
+            look: PlotOptions = {"color": color, "ls": dashes, "marker": marker, "mfc": "white", "ms": 4.5}
+            handles.append(Line2D([], [], label=pretty(name), **look))
         handles += _key({row.kind for row in rows}, {**WORDS, **(words or {})}, Line2D)
         wide = -(-len(handles) // -(-len(handles) // widest))  # rows of equal length
         spare = len(panels) < count * columns and len(handles) <= 10
@@ -128,7 +131,7 @@ def draw(
             below += 0.2 * -(-len(handles) // wide)
         total = height + above + below
         figure = Figure(figsize=(width, total))
-        axes = figure.subplots(count, min(columns, len(panels)), squeeze=False)
+        axes = figure.subplots(count, columns, squeeze=False)
         for panel, axis, letter in zip(panels, axes.flat, "abcdefghijkl", strict=False):
             of_panel = [row for row in rows if row.panel == panel.key]
             _curves(axis, of_panel, panel, looks)
@@ -165,8 +168,8 @@ def _wrapped_evenly(text: str, width: int) -> list[str]:
 
 
 def _key(kinds: set[str], words: Mapping[str, str], line: type[Line2D]) -> list[Line2D]:
-    own: dict[str, PlotOptions] = {"sgd": {"marker": "o"}, "level": {"color": FAINT}}
-    looks = {kind: look | {"color": GRAY} | own.get(kind, {}) for kind, look in KINDS.items() if kind in kinds}
+    marks: dict[str, PlotOptions] = {"sgd": {"marker": "o"}}
+    looks = {kind: {"color": GRAY} | look | marks.get(kind, {}) for kind, look in KINDS.items() if kind in kinds}
     return [line([], [], label=words[kind], **look) for kind, look in looks.items()]
 
 
@@ -179,7 +182,7 @@ def _curves(axis: Axes, rows: Sequence[Row], panel: Panel, looks: dict[str, tupl
         x, y = [point.step for point in points], [point.value for point in points]
         color, marker = looks.get(name, (FAINT, ""))
         if kind != "sgd":
-            axis.plot(x, y, color={"slope": INK, "level": FAINT}.get(kind, color), **KINDS[kind])
+            axis.plot(x, y, color=_darker(color) if kind == "slope" else color, **KINDS[kind])
         else:
             # every other mark or so, shifted from series to series, so that curves on top of each other stay visible
             errors = [0.0 if point.error is None else point.error for point in points]
@@ -197,9 +200,19 @@ def _curves(axis: Axes, rows: Sequence[Row], panel: Panel, looks: dict[str, tupl
         if max(row.value for row in rows) > cap:
             axis.set_ylim(top=cap)
     if panel.xscale == "linear" and rows:
-        last = max(row.step for row in rows)
-        if last >= 10_000:
-            axis.xaxis.set_major_formatter(lambda x, _: "0" if x == 0 else f"{x / 1000:g}k")
+        _short_steps(axis, max(row.step for row in rows))
+
+
+def _darker(color: str) -> tuple[float, ...]:
+    """Of the same hue, and seen on a line of that color."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(0.6 * part for part in to_rgb(color))
+
+
+def _short_steps(axis: Axes, last: float) -> None:
+    if last >= 10_000:
+        axis.xaxis.set_major_formatter(lambda x, _: "0" if x == 0 else f"{x / 1000:g}k")
 
 
 def _yscale(panel: Panel, rows: Sequence[Row]) -> str:
@@ -214,7 +227,7 @@ def _zoom(axis: Axes, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[
     assert panel.zoom is not None
     first = max(row.step for row in rows) * (1 - panel.zoom)
     last = [row for row in rows if row.step >= first and row.kind in ("exact", "sgd")]
-    inset = axis.inset_axes((0.13, 0.53, 0.4, 0.4))
+    inset = axis.inset_axes((0.13, 0.56, 0.36, 0.37))  # its numbers stay clear of a curve that rises to the corner
     final = {row.series: row.value for row in last if row.kind == "exact"}
     middle = sorted(final.values())[len(final) // 2]
     close = [name for name, value in final.items() if value > 0 and 1 / 50 < value / middle < 50]
@@ -229,6 +242,7 @@ def _zoom(axis: Axes, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[
     inset.set_title(f"the last {steps:,.0f} steps", fontsize=6.5, pad=2, loc="left")
     inset.tick_params(which="minor", labelleft=False, length=1)
     inset.locator_params(axis="x", nbins=3)
+    _short_steps(inset, max(row.step for row in rows))
     inset.grid(False)
     for spine in inset.spines.values():
         spine.set_visible(True)

@@ -52,6 +52,7 @@ class Point:
     "meet, and the norms overflow.",
     quick=3,
     paper=40,
+    words={"sgd": "marker: simulated", "slope": "dashes: 1/log t"},
 )
 def speed(scale: Scale, seed: int) -> Outcome:
     """The exact path of the unhinged loss with SGD's iterates on it, beside two simulated losses."""

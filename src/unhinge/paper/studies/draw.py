@@ -88,7 +88,7 @@ def _dots(result: StudyResult) -> Figure:
         axis.set_xlim((low + high - widest) / 2, (low + high + widest) / 2)
     for axis in list(axes.flat)[len(columns) :]:
         axis.set_axis_off()
-    _footnote(figure, result, HOLLOW)
+    _footnote(figure, result, _hollow(result))
     return figure
 
 
@@ -106,8 +106,14 @@ def _fit(result: StudyResult) -> Figure:
             room = 0.06 * (max(seen) - min(seen)) + 0.5
             for axis in line:
                 axis.set_xlim(min(seen) - room, max(seen) + room)
-    _footnote(figure, result, HOLLOW)
+    _footnote(figure, result, _hollow(result))
     return figure
+
+
+def _hollow(result: StudyResult) -> str:
+    """What a hollow dot means, if there is one."""
+    drawn = [(cell.row, cell.column) for cell in result.cells if result.of(cell.row, cell.column)]
+    return "" if all(result.interpolated(*place) for place in drawn) else HOLLOW
 
 
 def _dots_of(axis: Axes, result: StudyResult, column: str, quantity: str, named: bool) -> None:
@@ -223,7 +229,7 @@ def _rates(result: StudyResult) -> Figure:
         bars = [0.0 if math.isnan(spread) else 100 * spread for spread in spreads]
         ends.errorbar(rates, [100 * mean for mean in means], yerr=bars, **look)
         best = max(points, key=lambda column: points[column][1])
-        _band(way, result.of(row, best), "test_accuracy", color, f"{row}, {points[best][0]:g}", 100.0)
+        _band(way, result.of(row, best), "test_accuracy", color, f"{row}, lr {points[best][0]:g}", 100.0)
     ends.set(xscale="log", xlabel="learning rate", ylabel="test accuracy (%)")
     known = sorted({cell.place.lr for cell in result.cells if cell.place.lr is not None})
     ends.set_xticks(known, [f"{rate:g}" for rate in known])
@@ -336,7 +342,7 @@ def _histograms(result: StudyResult) -> Figure:
                 total = sum(shown[key]) * width
                 axis.bar(left, [n / total for n in shown[key]], width, align="edge", color=color, alpha=0.55, label=key)
             rate, _ = mean_and_spread(result.values(row, column, f"ood.{score}.fpr95"))
-            # then a linear axis would show one bar and nothing else
+            # a linear axis would show one bar and nothing else
             peaked = max(shown["known"]) > 0.5 * sum(shown["known"])
             scale = " (log scale)" if peaked else ""
             axis.set_title(f"{row}, {score}{scale}: FPR95 {100 * rate:.1f} %", loc="left", fontsize=8)
