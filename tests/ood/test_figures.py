@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -25,3 +27,12 @@ def test_one_stray_value_does_not_flatten_the_rest():
     figure = draw_scores({"norm": values}, {"svhn": {"norm": torch.randn(1000)}})
     low, high = figure.axes[0].get_xlim()
     assert high - low < 20
+
+
+@pytest.mark.parametrize(("middle", "spread"), [(-0.0012, 0.0004), (-12345.0, 3.0), (1000.0, 400.0)])
+def test_the_numbers_below_a_panel_stand_apart(middle, spread):
+    scores = {name: middle + spread * torch.linspace(-3, 3, 100, dtype=torch.float64) for name in "abcd"}
+    figure = draw_scores(scores, {"svhn": scores})
+    figure.canvas.draw()
+    extents = [label.get_window_extent() for label in figure.axes[1].get_xticklabels()]
+    assert all(left.x1 + 4 < right.x0 for left, right in itertools.pairwise(extents))

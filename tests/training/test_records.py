@@ -142,9 +142,20 @@ def test_no_legend_lies_on_the_curves():
         assert not legend.get_window_extent().overlaps(axis.get_window_extent())
 
 
-def test_the_rounding_of_fixed_prototypes_is_not_magnified():
-    records = [{"epoch": k, "prototype_norm_ratio": 1 + 1e-8, "prototype_norm_min": 1 - 1e-8} for k in (1, 2)]
-    figure = draw_curves(records, "a run")
-    axis = next(axis for axis in figure.axes if axis.get_title(loc="left") == "prototype norms")
-    low, high = axis.get_ylim()
-    assert low < 0.9 < 1.1 < high
+@pytest.mark.parametrize(("last", "drawn"), [(1 - 1e-8, False), (0.9, True)])
+def test_prototypes_have_panels_where_they_move(last, drawn):
+    records = [
+        {"epoch": k, "prototype_norm_ratio": 1.0, "prototype_norm_min": norm} for k, norm in ((1, 1.0), (2, last))
+    ]
+    titles = [axis.get_title(loc="left") for axis in draw_curves(records, "a run").axes]
+    assert ("prototype norms" in titles) == drawn
+    assert len(titles) == (6 if drawn else 4)
+
+
+def test_a_long_title_stays_on_the_picture():
+    records = [{"epoch": k, "prototype_norm_min": 1.0} for k in (1, 2)]
+    figure = draw_curves(
+        records, "digits: unhinged, pal head, radius 10, class weight 0.5, weighted penalty, exp:100, seed 0"
+    )
+    figure.canvas.draw()
+    assert figure._suptitle.get_window_extent().x1 <= figure.bbox.x1

@@ -462,11 +462,10 @@ def _write_results(run: Run) -> None:
     from unhinge.results.look import save
     from unhinge.results.sealed import write_atomically
     from unhinge.results.tables import as_markdown
+    from unhinge.training.comparing import method_of
     from unhinge.training.plots import draw_curves
 
-    recipe = run.recipe
-    tail = f" ({recipe.imbalance})" if recipe.imbalance else ""
-    title = f"{recipe.data}{tail}: {recipe.loss}, {recipe.head} head, seed {recipe.seed}"
+    title = f"{run.recipe.data}: {method_of(run.recipe)}, seed {run.recipe.seed}"
     save(draw_curves(run.records, title), run.folder, "curves")
     write_atomically(run.folder / "log.md", (as_markdown(run.records) + "\n").encode())
     if run.stopped is None:

@@ -62,6 +62,7 @@ def draw_scores(known: Mapping[str, Tensor], unknown: Mapping[str, Mapping[str, 
                     label=data,
                 )
             axis.set(xlabel=score, yticks=[])
+            axis.locator_params(axis="x", nbins=3)  # scores such as -0.0015 need the room
         figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
         for axis in figure.axes[len(known) :]:
             axis.remove()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from unhinge.metrics import reliability_diagram, score_histogram
 from unhinge.results.json import JsonRecord
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_curves", "draw_evaluation"]
 
-PANELS: tuple[tuple[str, bool, tuple[tuple[str, str], ...]], ...] = (
+Panel: TypeAlias = tuple[str, bool, tuple[tuple[str, str], ...]]  # title, logarithmic or not, keys and their labels
+PANELS: tuple[Panel, ...] = (
     ("training loss", False, (("train_loss", "loss"),)),
     ("accuracy", False, (("train_accuracy", "training, augmented"), ("test_accuracy", "test"))),
     ("mean feature norm", True, (("feature_norm", "|h|"),)),
@@ -32,10 +34,12 @@ STYLES = ("-", "--", "-.", ":")  # of two curves that coincide, both are seen
 
 
 def draw_curves(records: Sequence[JsonRecord], title: str) -> Figure:
-    """Loss, accuracy, norms, angles and neural collapse over epochs."""
+    """Loss, accuracy, norms, angles and neural collapse over epochs; of prototypes only where they move."""
+    panels = _moving(records)
+    columns = len(panels) // 2
     with styled():
-        figure = new_figure(10, 6.2)
-        for axis, (name, log, lines) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
+        figure = new_figure(3.4 * columns, 6.2)
+        for axis, (name, log, lines) in zip(figure.subplots(2, columns).flat, panels, strict=True):
             for color, style, (key, label) in zip(COLORS, STYLES, lines, strict=False):
                 points = [(r["epoch"], r[key]) for r in records if isinstance(r.get(key), (int, float))]
                 if points:
@@ -48,10 +52,17 @@ def draw_curves(records: Sequence[JsonRecord], title: str) -> Figure:
             axis.xaxis.get_major_locator().set_params(integer=True)
             if len(lines) > 1 and axis.lines:
                 axis.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))  # below: never on the curves
-            if values and 0 < max(values) < (1 + 1e-6) * min(values):
-                axis.set_ylim(0.5 * min(values), 1.5 * max(values))  # what does not move, without its rounding
-        head_line(figure, title)
+        head_line(figure, textwrap.fill(title, int(10 * figure.get_figwidth())))
     return figure
+
+
+def _moving(records: Sequence[JsonRecord]) -> list[Panel]:
+    """All panels, without those of the prototypes where these are fixed: nothing but their rounding would move."""
+    about = {key for _, _, lines in PANELS for key, _ in lines if key.startswith("prototype")}
+    curves = [[r[key] for r in records if isinstance(r.get(key), (int, float))] for key in about]
+    known = [curve for curve in curves if len(curve) > 1]
+    fixed = bool(known) and all(0 < max(curve) < (1 + 1e-6) * min(curve) for curve in known)
+    return [panel for panel in PANELS if not (fixed and panel[2][0][0] in about)]
 
 
 def draw_evaluation(evaluation: Evaluation, title: str) -> Figure:
