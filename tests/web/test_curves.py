@@ -156,6 +156,14 @@ def test_the_words_say_what_is_known_of_cross_entropy(changes, words, tone):
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.key)
+def test_a_panel_has_room_for_its_names(view):
+    """A panel is as high as 34 letters are long, and from the third line of its key on the curves are squashed."""
+    for panel in view.solve(default_state(view.key, view.controls)).panels.values():
+        assert len(panel.ylabel) <= 34
+        assert sum(curve.listed for curve in panel.curves) <= 3
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.key)
 def test_the_lines_are_few_and_use_the_library_alone(view):
     answer = view.solve(default_state(view.key, view.controls))
     for key, panel in answer.panels.items():

@@ -221,7 +221,7 @@ def _sizes_panel(script: Script, given: Setting, time: str) -> Panel:
     )
     looks = {f"{k}, plain": Look("line", 2 + i) for i, k in enumerate(names)}
     looks |= {f"{k}, with weights": Look("dashed", 2 + i, listed=False) for i, k in enumerate(names)}
-    return panel_of(drawn, time, "norm / largest norm (dashed: with weights)", looks, yrange=(-0.03, 1.08))
+    return panel_of(drawn, time, "norm / largest (dashed: weighted)", looks, yrange=(-0.03, 1.08))
 
 
 def _limit_panel(solved: _Solved) -> Panel:

@@ -90,14 +90,14 @@ def body(folder: Path, wanted: str, look: str) -> Component:
         return html.Div(
             [
                 html.H2("Nothing to browse yet"),
-                html.P(f"There are no results in {folder}."),
+                html.P(f"There are no results in the folder {folder}."),
                 html.P(
                     [
                         "Make some with ",
                         html.Code("unhinge reproduce"),
                         " or ",
                         html.Code("unhinge train"),
-                        ", and name another folder with ",
+                        ", or name another folder with ",
                         html.Code("unhinge explore --results DIR"),
                         ".",
                     ]

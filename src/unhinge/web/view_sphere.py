@@ -77,7 +77,7 @@ SLOTS = (
     Slot(
         "angle",
         "angle to the target",
-        "Between each feature and the direction it is pulled to: mean and slowest, in degrees.",
+        "Between each feature and the direction it is pulled to: mean and, dotted, slowest.",
     ),
     Slot(
         "norm",
@@ -206,8 +206,8 @@ def curves(state: State) -> Answer:
                 "{f'{n}, slowest': (x, y.amax(-1)) for n, y in a.items()}",
             ),
             steps,
-            "angle (degrees)",
-            {"plain, slowest": Look("dotted", 0), "rescaled, slowest": Look("dotted", 1)},
+            "angle (degrees; dotted: slowest)",
+            {"plain, slowest": Look("dotted", 0, listed=False), "rescaled, slowest": Look("dotted", 1, listed=False)},
         ),
         "norm": panel_of(
             script.then(
