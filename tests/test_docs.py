@@ -102,3 +102,13 @@ def test_files_that_a_page_names_exist(page):
         r"\b(?:benchmarks|examples|src|tests)/[\w./-]+\.(?:py|md|ipynb)\b", page.read_text(encoding="utf-8")
     )
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.stem)
+def test_a_page_elsewhere_in_the_repository_has_its_page_on_the_site(page, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from generators.pages import repointed
+
+    text = page.read_text(encoding="utf-8")
+    above = [link for link in re.findall(r"\]\(([^)#\s]+\.md)", repointed(text)) if not link.startswith("/")]
+    assert [link for link in above if not (page.parent / link).resolve().is_relative_to(ROOT / "docs")] == []

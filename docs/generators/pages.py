@@ -14,6 +14,7 @@ SHOWN = {
     r"benchmarks/results/[\w.-]+\.md": "performance.md",
     r"results/small/README\.md": "reproduce/small.md",
     r"results/small/earlier/README\.md": "reproduce/small-earlier.md",
+    r"results/small/([\w-]+)/table\.md": r"reproduce/\1.md",
     r"CHANGELOG\.md": "changelog.md",
 }
 
