@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,7 +81,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def head_line(figure: Figure, text: str) -> None:
-    """What a figure shows, in bold above its panels."""
+    """What a figure shows, in bold above its panels, in as many lines as it needs."""
+    wide = int(11 * figure.get_figwidth())
+    text = "\n".join(textwrap.fill(line, wide) for line in text.splitlines())
     figure.suptitle(text, x=0.01, ha="left", fontsize=11, fontweight="bold")
 
 

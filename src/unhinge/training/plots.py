@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -52,7 +51,7 @@ def draw_curves(records: Sequence[JsonRecord], title: str) -> Figure:
             axis.xaxis.get_major_locator().set_params(integer=True)
             if len(lines) > 1 and axis.lines:
                 axis.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))  # below: never on the curves
-        head_line(figure, textwrap.fill(title, int(10 * figure.get_figwidth())))
+        head_line(figure, title)
     return figure
 
 
