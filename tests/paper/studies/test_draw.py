@@ -23,6 +23,14 @@ def test_hollow_dots_are_explained_where_there_are_any(fitted):
     assert ("Hollow" in figure.get_supxlabel()) == (not fitted)
 
 
+@pytest.mark.parametrize("fitted", [True, False])
+def test_a_curve_says_whether_its_networks_fit_their_images(fitted):
+    figure = DRAWN["curves"](result_of("curves", [Cell(Method("pal"), Column(), Recipe())], fitted))
+    (name,) = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert name == ("PAL" if fitted else "PAL †")
+    assert ("†" in figure.get_supxlabel()) == (not fitted)
+
+
 def test_the_best_rate_of_a_method_is_called_a_rate():
     figure = DRAWN["rates"](result_of("rates", [Cell(Method("ce"), Column(ratio=1, lr=2.0), Recipe())]))
     assert [text.get_text() for text in figure.axes[1].get_legend().get_texts()] == ["CE, lr 2"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["draw_study"]
 
 OF_KIND = {"ce": COLORS[0], "pal": COLORS[1], "fnpal": COLORS[2]}  # one color for all variants of a method
-HOLLOW = " Hollow: not every class of the training images is fitted."
+UNFITTED = "not every class of the training images is fitted."
 SCORED = {"softmax": "log-odds of the largest probability", "energy": "energy score", "norm": "norm of the features"}
 NAMED = {
     "accuracy": "test accuracy",
@@ -88,7 +88,7 @@ def _dots(result: StudyResult) -> Figure:
         axis.set_xlim((low + high - widest) / 2, (low + high + widest) / 2)
     for axis in list(axes.flat)[len(columns) :]:
         axis.set_axis_off()
-    _footnote(figure, result, _hollow(result))
+    _footnote(figure, result, _unfitted(result, "Hollow"))
     return figure
 
 
@@ -106,14 +106,14 @@ def _fit(result: StudyResult) -> Figure:
             room = 0.06 * (max(seen) - min(seen)) + 0.5
             for axis in line:
                 axis.set_xlim(min(seen) - room, max(seen) + room)
-    _footnote(figure, result, _hollow(result))
+    _footnote(figure, result, _unfitted(result, "Hollow"))
     return figure
 
 
-def _hollow(result: StudyResult) -> str:
-    """What a hollow dot means, if there is one."""
+def _unfitted(result: StudyResult, mark: str) -> str:
+    """What a mark of networks out of the regime means, if there is one."""
     drawn = [(cell.row, cell.column) for cell in result.cells if result.of(cell.row, cell.column)]
-    return "" if all(result.interpolated(*place) for place in drawn) else HOLLOW
+    return "" if all(result.interpolated(*place) for place in drawn) else f" {mark}: {UNFITTED}"
 
 
 def _dots_of(axis: Axes, result: StudyResult, column: str, quantity: str, named: bool) -> None:
@@ -199,15 +199,16 @@ def _curves(result: StudyResult) -> Figure:
         kind = cell.method.kind
         style = ("-", "--", ":", "-.")[variants.setdefault(kind, 0) % 4]
         variants[kind] += 1
+        label = row if result.interpolated(row, column) else f"{row} †"
         for axis in (whole, end):
-            _band(axis, result.of(row, column), "test_accuracy", OF_KIND.get(kind, COLORS[3]), row, 100.0, style)
+            _band(axis, result.of(row, column), "test_accuracy", OF_KIND.get(kind, COLORS[3]), label, 100.0, style)
     _zoom_to_end(end, whole)
     whole.set_title(f"{column}: test accuracy", loc="left")
     end.set_title("the last quarter", loc="left")
     for axis in (whole, end):
         axis.set(xlabel="epoch", ylabel="test accuracy (%)")
     whole.legend(frameon=False, fontsize=7.5)
-    _footnote(figure, result, spread="bands")
+    _footnote(figure, result, _unfitted(result, "†"), spread="bands")
     return figure
 
 
