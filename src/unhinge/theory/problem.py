@@ -310,10 +310,9 @@ class LayerPeeled:
 
         :math:`\mathrm{vec}(H)' = -\eta_1 K \nabla_H`, prototypes and biases as in :meth:`flow`.
 
-        Answers are differentiable in all but the kernel. Where modes meet at just this gamma or decay and part next to
-        it, a slope in that number misses what parts them. Balanced classes meet at gamma = 0, and at the default
-        gamma = 1/(C-1) the mean of the prototypes meets whatever else stands still: for slopes by gamma or a decay
-        choose a gamma beside these. Slopes by the start and the rates are right everywhere.
+        Answers are differentiable in all but the kernel, also where modes meet. Only where the leading modes meet at
+        just this gamma or decay and part next to it, the direction jumps, and it and :meth:`KernelPath.distance` have
+        no slope by that number.
 
         Arguments:
             features: Initial features :math:`(n, p)`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -419,6 +420,84 @@ def test_answers_are_differentiable_in_the_start() -> None:
     total = [sum(answers(features, weight, first)) for first in (False, True)]
     plain, after = (torch.autograd.grad(value, (features, weight)) for value in total)
     torch.testing.assert_close(after, plain, rtol=0, atol=0)
+
+
+def differentiable(
+    labels: Tensor, numbers: Tensor, features: Tensor, weight: Tensor, kernel: Tensor, time: float
+) -> tuple[Tensor, Tensor]:
+    """The state by torch's matrix exponential of the dense system, from gamma, both decays and the features' rate; the
+    prototypes' rate is 0.2."""
+    gamma, feature_decay, weight_decay, rate = numbers
+    pull = ((1 + gamma) * one_hot(labels) - gamma) / len(labels)
+    eye = torch.eye(CLASSES, dtype=F64)
+    top = torch.cat([-rate * feature_decay * kernel, rate * kernel @ pull], 1)
+    bottom = torch.cat([0.2 * pull.mT, -0.2 * weight_decay * eye], 1)
+    moved = torch.linalg.matrix_exp(time * torch.cat([top, bottom])) @ torch.cat([features, weight])
+    return moved[: len(labels)], moved[len(labels) :]
+
+
+MEETING = {  # gamma, both decays and the features' rate; the prototypes' rate is 0.2
+    "default": (0.5, 0.0, 0.0, 0.3),
+    "default_prototypes": (0.5, 0.0, 0.3, 0.3),
+    "default_equal": (0.5, 0.2, 0.3, 0.3),
+    "overdamped": (0.5, 3.0, 2.0, 0.3),
+    "apart": (0.3, 0.02, 0.0, 0.3),
+    "largest": (2.0, 0.0, 0.1, 0.3),
+}
+STARTS = {
+    "any": lambda h, w: (h, w),
+    "no features": lambda h, w: (0 * h, w),
+    "no prototypes": lambda h, w: (h, 0 * w),
+    "nothing": lambda h, w: (0 * h, 0 * w),
+    "centered": lambda h, w: (0 * h, w - w.mean(0)),
+}
+
+
+@pytest.mark.parametrize("begin", STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize("numbers", MEETING.values(), ids=MEETING)
+@pytest.mark.parametrize("name", ["regular", "singular", "identity", "alike", "zero"])
+def test_slopes_are_right_where_modes_meet_and_where_the_start_lacks_one(
+    name: str, numbers: tuple[float, ...], begin: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+) -> None:
+    labels = torch.arange(6) % CLASSES
+    kernel = {
+        "regular": random_kernel(6, 8),
+        "singular": random_kernel(6, 2),
+        "identity": torch.eye(6, dtype=F64),
+        "alike": one_hot(labels) @ one_hot(labels).mT + 0.3,
+        "zero": torch.zeros(6, 6, dtype=F64),
+    }[name]
+    inputs = [part.requires_grad_() for part in (torch.tensor(numbers, dtype=F64), *begin(*start(6)))]
+    (gamma, feature_decay, weight_decay, rate), features, weight = inputs
+    problem = LayerPeeled(labels, CLASSES, gamma, feature_decay, weight_decay)
+    path = problem.kernel_flow(features, weight, kernel, lr=(rate, 0.2))
+    pull = ((1 + gamma) * one_hot(labels) - gamma) / len(labels)
+    by = normal(6, DIM, seed=8), normal(CLASSES, DIM, seed=9)
+    for time in (3.0, 25.0):
+        state, expected = path.at(time), differentiable(labels, *inputs, kernel, time)
+        answers = [
+            ((by[0] * state.features).sum() + (by[1] * state.weight).sum(), by[0] * expected[0], by[1] * expected[1]),
+            (path.loss(time), -pull * (expected[0] @ expected[1].mT)),
+        ]
+        if any(part.any() for part in (features, weight)):  # a norm of zero has no slope
+            answers.append((path.feature_norm(time) ** 2, expected[0] ** 2))
+            answers.append((path.weight_norm(time) ** 2, expected[1] ** 2))
+        for answer, *terms in answers:
+            slopes = torch.autograd.grad(answer, inputs, allow_unused=True, retain_graph=True)
+            wanted = torch.autograd.grad(sum(term.sum() for term in terms), inputs, retain_graph=True)
+            for slope, right in zip(slopes, wanted, strict=True):
+                size = max(1.0, right.abs().max().item())
+                assert (torch.zeros_like(right) if slope is None else slope).sub(right).abs().max() < 1e-10 * size
+
+
+def test_held_prototypes_that_exert_no_pull_have_a_slope_that_does() -> None:
+    labels, kernel = torch.arange(6) % CLASSES, random_kernel(6, 8)
+    weight = torch.ones(CLASSES, DIM, dtype=F64, requires_grad=True)
+    path = LayerPeeled(labels, CLASSES).kernel_flow(start(6)[0], weight, kernel, lr=(0.2, 0.0))
+    by = normal(6, DIM, seed=8)
+    (slope,) = torch.autograd.grad((by * path.at(3.0).features).sum(), weight)
+    pull = (1.5 * one_hot(labels) - 0.5) / 6
+    torch.testing.assert_close(slope, 3.0 * 0.2 * (kernel @ pull).mT @ by, rtol=0, atol=1e-13)
 
 
 DECAYS = {"free": (0.0, 0.0), "features": (0.3, 0.0), "prototypes": (0.0, 0.2), "both": (0.3, 0.2)}

@@ -169,8 +169,9 @@ class KernelPath:
         moments = check_times(time)
         log, state = self._state(moments)
         base, through = self._pulled
-        pulled = state.start[..., None, None] * base + through @ state.features
-        value = scaled(-(pulled * (self.reduction.basis @ state.weight)).sum((-2, -1)), 2 * log)
+        pulled = state.carry(lambda part: part.start[..., None, None] * base + through @ part.features)
+        weight = state.carry(lambda part: self.reduction.basis @ part.weight)
+        value = scaled(-(pulled * weight).sum((-2, -1)), 2 * log)
         value = self.unit * (self.unit * value)
         if self.biases is not None:
             value = value - self.biases.at(moments) @ self.biases.drive

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeGuard, cast
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from unhinge.theory.validation import as_tensors, check_alike, check_shape
 __all__ = [
     "STRIP",
     "Coupling",
+    "Eigen",
     "Multiplier",
     "as_kernel",
     "check_symmetric",
@@ -31,7 +32,6 @@ __all__ = [
     "multiply",
     "respond",
     "symmetric_eigen",
-    "tied",
 ]
 
 
@@ -184,59 +184,74 @@ def check_symmetric(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -
         )
 
 
-def eigen(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -> tuple[Tensor, Tensor]:
+class Eigen(NamedTuple):
+    r"""A symmetric matrix by its eigenvectors, and how a change of it moves those that share an eigenvalue.
+
+    Vectors of one eigenvalue turn freely, so they have no slope. A function f of the matrix has one: its part within
+    such a group is :math:`f'(\theta)` times the change of the matrix there, which `within` carries. It has no value.
+    """
+
+    values: Tensor  # (k,), equal where only rounding tells them apart, each with the mean slope of its group
+    vectors: Tensor  # (k, k), with their slopes out of the group
+    within: Tensor | None  # (k, k), zero; its slope is the rest. None where nothing is tied, or nothing has a slope
+
+
+def eigen(name: str, matrix: Tensor, eps: float, floor: float = 0.0) -> Eigen:
     """Eigenvalues, descending, and eigenvectors of a matrix that must have none below 0; rounding-level ones are 0.
 
     `floor`: the rounding of what the matrix was computed from, where that is larger than its own.
     """
     check_symmetric(name, matrix, eps, floor)
-    values, vectors = symmetric_eigen((matrix + matrix.mT) / 2)
-    values, vectors = values.flip(0), vectors.flip(1)
-    size = values.detach().abs().max()
-    if values[-1] < -max(floor, eps ** (2 / 3) * size.item()):
+    values, vectors, within = symmetric_eigen((matrix + matrix.mT) / 2, floor)
+    if values[0] < -max(floor, eps ** (2 / 3) * values.abs().max().item()):
         raise ValueError(
-            f"the kernel must be positive semidefinite, but {name} has the eigenvalue {values[-1].item():.6g} "
-            f"(largest: {values[0].item():.6g}). Pass a kernel of the form J J^T."
+            f"the kernel must be positive semidefinite, but {name} has the eigenvalue {values[0].item():.6g} "
+            f"(largest: {values[-1].item():.6g}). Pass a kernel of the form J J^T."
         )
-    noise = 4 * len(values) * EPS * size + floor  # what the solver leaves of an eigenvalue that is zero
-    values = torch.where(values > noise, values, 0.0)
-    return tied(values, noise), vectors
+    values = torch.where(values > 0, values, 0.0)
+    return Eigen(values.flip(0), vectors.flip(1), None if within is None else within.flip(0, 1))
 
 
-def tied(values: Tensor, noise: Tensor) -> Tensor:
-    """Sorted values, equal where only rounding tells them apart: otherwise a tie would break after a long time."""
-    means, group = merged(values, noise)
-    return means[group]
+def symmetric_eigen(matrix: Tensor, floor: float = 0.0) -> Eigen:
+    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix, with slopes that are right at ties.
 
-
-def symmetric_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix, with a gradient that stays finite at ties."""
-    values, vectors = _Eigh.apply(matrix)  # type: ignore[no-untyped-call]
-    return values, vectors
+    What the solver leaves of an eigenvalue that is zero becomes zero; two that only its rounding tells apart become
+    equal: otherwise a tie would break after a long time.
+    """
+    values, vectors, group = _Eigh.apply(matrix, floor)  # type: ignore[no-untyped-call]
+    if not matrix.requires_grad or len(values) == int(group[-1]) + 1:
+        return Eigen(values, vectors, None)
+    fixed = vectors.detach()
+    change = fixed.mT @ (matrix - matrix.detach()) @ fixed
+    within = torch.where(group == group[:, None], change, 0.0) - torch.diag(values - values.detach())
+    return Eigen(values, vectors, within)
 
 
 class _Eigh(torch.autograd.Function):
-    """Vectors inside a tied group turn freely and drop out of every answer, so their mutual terms are set to zero;
-    torch's own gradient divides by the zero gap."""
+    """Vectors turn by their mutual terms over the gap; torch's own gradient divides by that of a tie, zero, too."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, matrix: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor]:
         if matrix.device.type == "cpu":
             # Both are LAPACK's divide and conquer. NumPy's (OpenBLAS) took 0.6 of the time of torch's (MKL) on an AMD
             # processor; no other was tried.
             values, vectors = (torch.from_numpy(part) for part in np.linalg.eigh(matrix.detach().numpy()))
         else:
             values, vectors = torch.linalg.eigh(matrix)
-        ctx.save_for_backward(values, vectors)
-        return values, vectors
+        noise = 4 * len(values) * EPS * values.abs().max() + floor
+        means, group = merged(torch.where(values.abs() > noise, values, 0.0), noise)
+        ctx.save_for_backward(values, vectors, group)
+        ctx.mark_non_differentiable(group)
+        return means[group], vectors, group
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_values: Tensor, d_vectors: Tensor) -> Tensor:
-        values, vectors = ctx.saved_tensors
-        gap = values - values[:, None]
-        distinct = gap.abs() > 16 * len(values) * EPS * values.abs().max()
+    def backward(ctx: Any, d_values: Tensor, d_vectors: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        values, vectors, group = ctx.saved_tensors
+        gap, distinct = values - values[:, None], group != group[:, None]
         inverse = torch.where(distinct, 1 / torch.where(distinct, gap, 1.0), 0.0)
-        core = torch.diag(d_values) + inverse * (vectors.mT @ d_vectors)
+        sums = torch.zeros_like(values).index_add(0, group, d_values)
+        members = torch.bincount(group).to(values)
+        core = torch.diag(sums[group] / members[group]) + inverse * (vectors.mT @ d_vectors)
         full = vectors @ core @ vectors.mT
-        return (full + full.mT) / 2
+        return (full + full.mT) / 2, None

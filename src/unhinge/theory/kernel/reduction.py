@@ -15,8 +15,8 @@ from torch import Tensor
 
 from unhinge.theory.keeping import kept
 from unhinge.theory.kernel.modes import Coordinates, DampedModes, FreeModes, Modes
-from unhinge.theory.kernel.products import STRIP, Coupling, Multiplier, eigen, respond, symmetric_eigen, tied
-from unhinge.theory.numerics import EPS, NOISE, safe_norm, widened
+from unhinge.theory.kernel.products import STRIP, Coupling, Multiplier, eigen, respond, symmetric_eigen
+from unhinge.theory.numerics import EPS, NOISE, safe_divide, safe_norm, widened
 
 __all__ = ["Reduction", "reduce_damped", "reduce_free", "reduce_held"]
 
@@ -53,10 +53,8 @@ class Reduction:
 
     def assemble(self, state: Coordinates) -> tuple[Tensor, Tensor]:
         """Features (*, n, p) and prototypes (*, C, p), in the dtype of the features."""
-        moved = self._rows(self.response, state.features)
-        kept = state.start.to(moved)[..., None, None] * self.features.to(moved)
-        weight = (self.basis @ state.weight).to(self.features).flatten(-2)
-        return (kept + moved).to(self.features), weight.unflatten(-1, (self.classes, -1))
+        weight = state.carry(lambda part: self.basis @ part.weight).to(self.features).flatten(-2)
+        return state.carry(self._features).to(self.features), weight.unflatten(-1, (self.classes, -1))
 
     def pulls(self, features: Tensor) -> Tensor:
         """Rows (*, n, p) such that the features have moved by the kernel times them."""
@@ -64,15 +62,21 @@ class Reduction:
 
     def sides(self, state: Coordinates) -> tuple[Tensor, Tensor]:
         """Features and prototypes on orthonormal axes, flattened: norms and angles are those of the state."""
-        factor, along, outside = self._axes
-        inside = factor.times(state.features) + state.start[..., None, None] * along
-        features = torch.cat([inside.flatten(-2), (state.start * outside)[..., None]], -1)
-        return features, (self.basis @ state.weight).flatten(-2)
+        factor, along, outside, leaning = self._axes
+
+        def on_axes(part: Coordinates) -> Tensor:
+            inside = factor.times(part.features) + part.start[..., None, None] * along
+            apart = part.start * outside
+            if leaning is not None:
+                apart = apart + (leaning * part.features).sum((-2, -1))
+            return torch.cat([inside.flatten(-2), apart[..., None]], -1)
+
+        return state.carry(on_axes), state.carry(lambda part: self.basis @ part.weight).flatten(-2)
 
     def standing(self, constant: Coordinates, blur: Tensor) -> bool:
         """Whether a constant part with this relative uncertainty (k,) of its features is more than rounding."""
         with torch.no_grad():
-            factor, along, outside = self._axes
+            factor, along, outside, _ = self._axes
             size = torch.hypot(along.norm(), outside) + (self.basis @ constant.weight).norm()
             lengths = (factor.left if factor.right is None else factor.right).norm(dim=0)
             if factor.right is not None:  # of a product: no more than this
@@ -80,21 +84,34 @@ class Reduction:
             blurred = (blur * lengths * constant.features.norm(dim=1)).sum()
             return bool(torch.cat(self.sides(constant)).norm() > NOISE * EPS * size + blurred)
 
+    def _features(self, state: Coordinates) -> Tensor:
+        moved = self._rows(self.response, state.features)
+        return state.start.to(moved)[..., None, None] * self.features.to(moved) + moved
+
     def _rows(self, axes: Axes, coordinates: Tensor) -> Tensor:
         rows = axes.times(coordinates)
         return rows.reshape(*rows.shape[:-2], *self.features.shape)
 
     @kept
-    def _axes(self) -> tuple[Axes, Tensor, Tensor]:
-        """A factor of the response on orthonormal axes, the start on them, and the norm of the start outside them."""
+    def _axes(self) -> tuple[Axes, Tensor, Tensor, Tensor | None]:
+        """A factor of the response on orthonormal axes, the start on them, and the norm of the start outside them.
+
+        The axes stay where they are: they could not turn with a column that is zero. What a response with a slope turns
+        out of them then leans on the start outside, (k, q), with value zero; None for one without.
+        """
         left = self.response.left.double().cpu()
         right = None if self.response.right is None else self.response.right.double().cpu()
         start = self.features.double().cpu().reshape(len(left), -1)
         if right is not None and not self.response.orthonormal:
-            return Axes(left, right), start, torch.zeros((), dtype=torch.float64)  # all rows as they are
-        turn, factor = (left, right) if right is not None else torch.linalg.qr(left)
+            return Axes(left, right), start, torch.zeros((), dtype=torch.float64), None  # all rows as they are
+        turn = torch.linalg.qr(left.detach())[0] if right is None else left
+        factor = turn.mT @ left if right is None else right
         along = turn.mT @ start
-        return Axes(factor), along, safe_norm(start - turn @ along, 2)
+        apart = start - turn @ along
+        outside, leaning = safe_norm(apart, 2), None
+        if left.requires_grad:
+            leaning = safe_divide((left - left.detach()).mT @ apart.detach(), outside.detach())
+        return Axes(factor), along, outside, leaning
 
 
 def reduce_free(
@@ -111,15 +128,15 @@ def reduce_free(
     floor = 0.0
     if isinstance(kernel, Tensor):
         floor = 4 * EPS * (coupling.matrix.norm() ** 2).item() * kernel.detach().double().norm().item()
-    values, vectors = eigen("G = m^T K m", gram, torch.finfo(features.dtype).eps, floor)
-    response = torch.where(values > 0, answer @ vectors, 0.0)
-    pull = coupling.scatter(vectors.reshape(classes, -1)).reshape(response.shape)
+    values, vectors, within = eigen("G = m^T K m", gram, torch.finfo(features.dtype).eps, floor)
+    response = _vanished(values <= 0, answer @ vectors)
+    pull = _vanished(values <= 0, coupling.scatter(vectors.reshape(classes, -1)).reshape(response.shape))
     gain, basis = ratio * values.cpu(), vectors.cpu()
     x = basis.mT @ weight.double().cpu().reshape(side, -1)
     y = basis.mT @ coupling.gather(features.double()).cpu().reshape(side, -1)
     noise = NOISE * EPS * coupling.matrix.norm() * features.detach().double().norm().cpu()
-    y = torch.where((gain[:, None] == 0) & (y.detach().norm(dim=1, keepdim=True) <= noise), 0.0, y)
-    modes = FreeModes(gain, ratio, decay, x, y, noise)
+    y = _vanished((gain[:, None] == 0) & (y.detach().norm(dim=1, keepdim=True) <= noise), y)
+    modes = FreeModes(gain, ratio, decay, x, y, noise, None if within is None else ratio * within.cpu())
     return Reduction(modes, Axes(response), Axes(pull), basis, features, classes)
 
 
@@ -150,12 +167,14 @@ def reduce_damped(
     del squared  # of the size of the kernel, while the solver takes five times that
     whole[:rank, rank:], whole[rank:, :rank] = root * touch, root * touch.mT
     whole[rank:, rank:] = -weight_decay * torch.eye(side).to(factor)
-    theta, turn = symmetric_eigen(whole)
-    theta = theta + (_untied(theta.detach()) - theta.detach())  # the slope stays
+    # A kernel that cannot tell the classes apart leaves rounding of the coupling.
+    theta, turn, within = symmetric_eigen(whole, 4 * EPS * (root * coupling.matrix.norm() * factor.norm()).item())
     shrink = -ratio * feature_decay * (factor.mT @ rows.reshape(len(factor), -1))
     pulled = root * coupling.gather(rows).reshape(side, -1)
     start = turn.mT[:, rank:] @ (root * widened(weight).reshape(side, -1))
-    modes = DampedModes(theta.cpu(), start.cpu(), (turn.mT @ torch.cat([shrink, pulled])).cpu())
+    drive = (turn.mT @ torch.cat([shrink, pulled])).cpu()
+    hollow = rank < len(factor)
+    modes = DampedModes(theta.cpu(), start.cpu(), drive, None if within is None else within.cpu(), hollow)
     response, pull = axes(turn[:rank])
     return Reduction(modes, response, pull, (turn[rank:] / root).cpu(), features, classes)
 
@@ -171,11 +190,11 @@ def reduce_held(
     if decay.item() == 0 and not decay.requires_grad:  # h = h_0 + K m w_0 u: one coordinate for each of w_0
         columns = respond(kernel, kind, coupling, features)
         still = (columns @ held.detach().to(columns)).norm() <= NOISE * EPS * columns.norm() * held.detach().norm()
-        theta, drive = held.new_zeros(side), torch.where(still.to(held.device), 0.0, held)
+        theta, drive = held.new_zeros(side), _vanished(still.to(held.device), held)
         response, pull = Axes(columns), Axes(coupling.scatter(identity.reshape(classes, -1)).reshape(columns.shape))
     else:  # g' = -lambda_1 F^T F g + F^T (m w_0 - lambda_1 h_0)
         factor, squared, axes = _factor(_matrix(kernel), 0)
-        values, turn = symmetric_eigen(squared)
+        values, turn, _ = symmetric_eigen(squared)
         touch = coupling.gather(factor.reshape(size, -1)).reshape(side, -1).mT
         shrink = decay.to(factor) * (factor.mT @ widened(features).reshape(len(factor), -1))
         theta, drive = -decay.to(factor) * values.clamp(min=0), turn.mT @ (touch @ held - shrink)
@@ -188,6 +207,11 @@ def reduce_held(
     )
     basis = torch.cat([identity.new_zeros(side, moving), identity], 1).cpu()
     return Reduction(modes, _widened_by(response, side), _widened_by(pull, side), basis, features, classes)
+
+
+def _vanished(where: Tensor, x: Tensor) -> Tensor:
+    """Zero there: what would be zero but for rounding has a slope all the same."""
+    return x - torch.where(where, x.detach(), 0.0)
 
 
 def _widened_by(axes: Axes, columns: int) -> Axes:
@@ -207,14 +231,6 @@ def _matrix(kernel: Multiplier) -> Tensor:
     )
 
 
-def _untied(theta: Tensor) -> Tensor:
-    """Eigenvalues in ascending order, equal where only rounding tells them apart, and zero where only rounding does
-    from zero: the solver knows them to some eps of the largest, and modes that lead together must have one exponent.
-    """
-    width = 4 * len(theta) * EPS * theta.abs().max()
-    return tied(torch.where(theta.abs() <= width, 0.0, theta), width)
-
-
 def _factor(kernel: Tensor, side: int) -> tuple[Tensor, Tensor, Callable[[Tensor], tuple[Axes, Axes]]]:
     """F with K = F F^T; F^T F, with `side` more rows and columns of zeros; what makes F x and K^{-1} F x of an x."""
     matrix = widened(kernel.detach())
@@ -222,7 +238,7 @@ def _factor(kernel: Tensor, side: int) -> tuple[Tensor, Tensor, Callable[[Tensor
     sizes = lower.diagonal()
     if not bool(failed > 0) and bool(sizes.min() > 1e-5 * sizes.max()):  # squared, still 1e6 times rounding
         return lower, _squared(lower, side), lambda x: (Axes(lower, x), Axes(lower, x, inverse=True))
-    values, vectors = eigen("the kernel", matrix, torch.finfo(kernel.dtype).eps)
+    values, vectors, _ = eigen("the kernel", matrix, torch.finfo(kernel.dtype).eps)
     positive = values > 0
     roots, axes = values[positive].sqrt(), vectors[:, positive]
     squared = torch.diag(torch.nn.functional.pad(values[positive], (0, side)))
