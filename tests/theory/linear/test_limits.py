@@ -760,3 +760,27 @@ def test_zeros_stay_zeros_at_any_time(dtype):
         state = path.at(10**9)
         assert not state.features.any()
         assert not state.weight.any()
+
+
+@pytest.mark.parametrize("falling", [exponential(0.4, decay=0.9), step(0.4, every=3, factor=0.5)])
+@pytest.mark.parametrize("solve", ["flow", "descent"])
+def test_beside_a_rate_that_falls_for_ever_the_other_side_settles(solve, falling):
+    """What is left of the rate, 1e-20 of it, would grow with the other to exp(1e-11 x time)."""
+    case = make_case([2, 2, 2], dim=4, seed=3)
+    path = getattr(case.problem(), solve)(case.features, case.weight, lr=(constant(0.3), falling))
+    torch.testing.assert_close(path.at(10**12).weight, path.at(10**4).weight, rtol=1e-3, atol=0)  # 1e-16 a step
+    assert path.growth() == 0
+    with pytest.raises(ValueError, match="not exponentially"):
+        path.limit()
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
+@pytest.mark.parametrize("schedule", [cosine(0.3, total=9, end=0.05), step(0.4, every=[2, 7]), warmup(0.2, 5.5)])
+def test_at_the_critical_decay_the_steps_before_the_rate_settles_count_in_the_limit(schedule, options):
+    case = make_case([2, 2, 2], dim=4, seed=3)
+    decay = LayerPeeled(case.target, 3).critical_decay
+    problem = LayerPeeled(case.target, 3, feature_decay=decay, weight_decay=decay)
+    path = problem.descent(case.features, case.weight, lr=schedule, **options)
+    end, late = path.limit(), path.at(10**5)
+    torch.testing.assert_close(end.features, late.features, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(end.weight, late.weight, rtol=1e-8, atol=1e-10)

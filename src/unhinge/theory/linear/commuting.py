@@ -8,6 +8,7 @@ it: each gap keeps its full relative accuracy, so a time of 1e12 magnifies no ro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import torch
@@ -206,8 +207,14 @@ class Commuting:
         # The critical decay up to rounding: a decay that is sigma as a double differs from sigma by half an eps.
         neutral = 16 * EPS * (self.radius.max() + self.rates.mean_decay).item()
         survives = survival(self.symbol.growth(self.reference, unit).item(), neutral)
-        late = self.times(10**15)  # momentum leaves the neutral part with a factor of its own
-        return survives * self.split(late, self.blocks(late))[0] * self.lead()
+        settles, late, drift = self.symbol.shape.settles, self.times(10**15), torch.zeros(())
+        if 0 < settles < math.inf:
+            # The steps until then are multiplied one by one, with a scale of their own; each that follows adds a
+            # rounding.
+            late = self.times(math.ceil(settles) + 10**6)
+            drift = self.symbol.log(late, self.reference) - late * self.growth(None)
+        # momentum leaves the neutral part with a factor of its own
+        return survives * torch.exp(drift) * self.split(late, self.blocks(late))[0] * self.lead()
 
 
 def tilt(sigma: Tensor, rates: Rates, radius: Tensor) -> tuple[Tensor, Tensor]:

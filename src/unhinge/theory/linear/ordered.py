@@ -303,11 +303,12 @@ class FlowPanels:
         if self.settles == math.inf:
             raise _unsettled()
         end = torch.tensor(self.settles, dtype=torch.float64)
-        return _tail(self._generator(end), *self.products(end), discrete=False)
+        steady = self._generator(*(schedule.peak * _final(schedule) for schedule in self.schedules))
+        return _tail(steady, *self.products(end), discrete=False)
 
-    def _generator(self, time: Tensor) -> Tensor:
-        """A at each time, (*, G, 2, 2)."""
-        features, weight = (schedule(time)[..., None] for schedule in self.schedules)
+    def _generator(self, features: Tensor, weight: Tensor) -> Tensor:
+        """A at rates (*,) of features and prototypes, (*, G, 2, 2)."""
+        features, weight = features[..., None], weight[..., None]
         entries = [
             -self.rates.feature_decay * features,
             self.sigma * features,
@@ -367,7 +368,8 @@ class FlowPanels:
         """Transition matrices over each panel, (panels, G, 2, 2), by Gauss collocation."""
         nodes, weights, inner = (torch.from_numpy(part) for part in _gauss())
         width = right - left
-        a = self._generator(left[:, None] + width[:, None] * nodes)  # (P, S, G, 2, 2)
+        times = left[:, None] + width[:, None] * nodes
+        a = self._generator(*(schedule(times) for schedule in self.schedules))  # (P, S, G, 2, 2)
         a = a * width[:, None, None, None, None]
         a = a.permute(0, 2, 1, 3, 4)  # (P, G, S, 2, 2)
         coupled = inner[:, :, None, None] * a[:, :, None]  # (P, G, S, S, 2, 2)
@@ -433,7 +435,13 @@ class DescentSteps:
 
     def _rates(self, start: int, stop: int) -> Tensor:
         steps = torch.arange(start, stop, dtype=torch.float64)
-        return torch.stack([schedule(steps) for schedule in self.schedules], -1)
+        # A rate that falls for ever is zero from where it settles: what is left of it would drive 1e10 times as many
+        # steps away.
+        rates = [
+            torch.where(steps < schedule.shape.settles, schedule(steps), schedule.peak * _final(schedule))
+            for schedule in self.schedules
+        ]
+        return torch.stack(rates, -1)
 
     def _later(self, start: int, stop: int) -> Tensor:
         """All steps but the first, which alone is not damped and finds no buffer."""
