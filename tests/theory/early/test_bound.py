@@ -523,3 +523,23 @@ def test_of_a_start_far_from_zero_nothing_is_proved():
 def test_a_loss_has_the_dtype_of_the_start_at_one_time_too():
     path = EarlyCrossEntropy(torch.arange(6) % 3).flow(torch.ones(6, 4), torch.ones(3, 4))
     assert path.loss(1.0).dtype == path.loss([1.0]).dtype == torch.float32
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize(("name", "power"), [("sqrt", 0.5), ("balanced", 1.0)])
+def test_a_name_of_class_weights_means_their_numbers_for_soft_labels_too(name: str, power: float, smoothing: float):
+    """torch divides the loss of probabilities by the number of examples, so the size of the weights counts."""
+    generator = torch.Generator().manual_seed(0)
+    target = torch.softmax(torch.randn(7, 3, generator=generator, dtype=torch.float64), 1)
+    features = 0.01 * torch.randn(7, 4, generator=generator, dtype=torch.float64)
+    weight = 0.01 * torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    path = EarlyCrossEntropy(target, class_weight=name, label_smoothing=smoothing).descent(features, weight, lr=0.1)
+    h, w = (part.clone().requires_grad_() for part in (features, weight))
+    numbers = target.sum(0) ** -power
+    for _ in range(20):
+        loss = torch.nn.functional.cross_entropy(h @ w.mT, target, weight=numbers, label_smoothing=smoothing)
+        slopes = torch.autograd.grad(loss, (h, w))
+        h, w = (part.detach().sub(0.1 * slope).requires_grad_() for part, slope in zip((h, w), slopes, strict=True))
+    state = path.at(20)
+    apart = torch.cat([state.features - h, state.weight - w]).norm().item()
+    assert apart <= path.error_bound(20).item() * torch.cat([state.features, state.weight]).norm().item()

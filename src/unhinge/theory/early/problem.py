@@ -481,6 +481,8 @@ def _smoothed(
         soft = soft + smoothing / num_classes
         return soft, prior, numbers, ((numbers * soft).sum() / (numbers * counts).sum()).item()
     soft = as_tensor("target", target).detach().to("cpu", torch.float64)
+    if isinstance(class_weight, str) and class_weight in CLASS_WEIGHT_POWERS and bool((soft.sum(0) > 0).all()):
+        class_weight = numbers = soft.sum(0) ** -CLASS_WEIGHT_POWERS[class_weight]  # of the labels that were given
     soft = (1 - smoothing) * soft + smoothing / num_classes
     factor = 1.0 if numbers is None else ((numbers * soft).sum() / len(soft)).item()
     return soft, prior, class_weight, factor
