@@ -108,6 +108,14 @@ def test_probabilities_along_the_last_axis_are_read_when_asked_for(call: Call, g
     close(UF.unhinged_loss(call.logits, call.target, gamma, dim=-1, **call.options), expected)
 
 
+@pytest.mark.parametrize("loss", [UnhingedLoss, TaylorSoftmaxLoss, SphericalSoftmaxLoss, ZLoss, MultiClassHingeLoss])
+def test_classes_may_be_the_first_of_two_axes(loss: type[nn.Module]):
+    logits, target = torch.randn(4, 6, dtype=torch.float64, requires_grad=True), torch.arange(6) % 4
+    value = loss(dim=0)(logits, target)
+    close(value, loss()(logits.mT, target))
+    close(*(torch.autograd.grad(each, logits)[0] for each in (value, loss()(logits.mT, target))))
+
+
 def test_where_both_readings_fit_the_one_of_cross_entropy_is_taken():
     logits, target = torch.randn(2, 3, 3), torch.randint(3, (2, 3))
     close(UF.unhinged_loss(logits, target), loop_loss(unhinged_term(None), logits, target, 1), 1e-6)

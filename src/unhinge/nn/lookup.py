@@ -11,8 +11,9 @@ __all__ = ["true_logit"]
 def true_logit(logits: Tensor, labels: Tensor, axis: int, ignore_index: int) -> Tensor:
     """The logit of each label, 0 for an ignored one, in the shape of `labels`.
 
-    ``F.nll_loss`` takes every shape, knows what to ignore, and calls an impossible label an IndexError. Its backward
-    pass wants plain strides beyond two axes, hence the two rearrangements, both free in the usual layouts.
+    ``F.nll_loss`` takes every shape with the classes in axis 1 (or alone), knows what to ignore, and calls an
+    impossible label an IndexError. Its backward pass wants plain strides beyond two axes, hence the two rearrangements,
+    both free in the usual layouts.
 
     Example:
         >>> import torch
@@ -25,8 +26,8 @@ def true_logit(logits: Tensor, labels: Tensor, axis: int, ignore_index: int) -> 
         tensor([3., -0.])
     """
     shape = labels.shape
-    if logits.ndim > 2 and axis == logits.ndim - 1:
-        logits, labels = logits.flatten(0, -2), labels.flatten()
-    elif logits.ndim > 2:
+    if axis != logits.ndim - 1:
         logits = logits.movedim(axis, 1).contiguous()
+    elif logits.ndim > 2:
+        logits, labels = logits.flatten(0, -2), labels.flatten()
     return -F.nll_loss(logits, labels, ignore_index=ignore_index, reduction="none").reshape(shape)
