@@ -176,3 +176,22 @@ def test_the_z_loss_does_not_see_a_common_factor_of_the_logits(scale):
     slopes = [grad(lambda z: UF.z_loss(z, target))(z) for z in (near, far)]
     torch.testing.assert_close(UF.z_loss(far, target), UF.z_loss(near, target))
     torch.testing.assert_close(scale * slopes[1], slopes[0])
+
+
+@pytest.mark.parametrize("name", ["taylor", "spherical", "spherical, default"])
+@pytest.mark.parametrize("size", [1e4, 1e19, 1e25, 3e38])
+def test_logits_whose_squares_overflow_have_a_loss_and_a_slope(name: str, size: float):
+    term, _, function, options = FAMILY[name]
+    logits = size * torch.tensor([[1.0, -0.5, 0.0], [0.0, 1e-3, 1.0], [1.0, 1.0, 1.0]])
+    target = torch.tensor([1, 0, 2])
+    exact = logits.double().requires_grad_()  # in float64 these squares fit
+    expected = loop_loss(term, exact, target, 1, reduction="sum")
+    expected.backward()
+    logits.requires_grad_()
+    actual = function(logits, target, reduction="sum", **options)
+    actual.backward()
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-6, atol=0.0)
+    # In units of the logits: a slope of 1 / 3e38 is below the normal numbers of float32.
+    torch.testing.assert_close(size * logits.grad.double(), size * exact.grad, rtol=1e-5, atol=1e-5)
+    soft = function(logits.detach(), F.one_hot(target, 3).float(), reduction="sum", **options)
+    torch.testing.assert_close(soft, actual.detach())

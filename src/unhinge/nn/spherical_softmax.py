@@ -2,15 +2,17 @@ r"""The spherical softmax: squares in the place of exponentials  [eq: spherical-
 
 from __future__ import annotations
 
-from functools import partial
+import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from unhinge.nn.contract import check_positive
+from unhinge.nn.contract import check_positive, class_axis
+from unhinge.nn.precision import outcome_dtype, widened
 from unhinge.nn.three_numbers import loss_from_logits
 
-__all__ = ["check_offset_of_squares", "spherical_softmax_loss", "spherical_softmax_rule"]
+__all__ = ["check_offset_of_squares", "spherical_softmax_loss", "spherical_softmax_rule", "squares_softmax_loss"]
 
 
 def spherical_softmax_rule(
@@ -59,8 +61,30 @@ def spherical_softmax_loss(
         tensor(0.1823)
     """
     check_offset_of_squares(epsilon)
-    rule = partial(spherical_softmax_rule, epsilon=epsilon)
-    return loss_from_logits(rule, logits, target, weight, ignore_index, reduction, label_smoothing, dim=dim)
+    return squares_softmax_loss(0.0, epsilon, logits, target, weight, ignore_index, reduction, label_smoothing, dim=dim)
+
+
+def squares_softmax_loss(
+    shift: float, epsilon: float, logits: Tensor, target: Tensor, weight: Tensor | None, *options: Any, dim: int | None
+) -> Tensor:
+    r""":math:`-\log\frac{x_y^2 + \varepsilon}{\sum_c (x_c^2 + \varepsilon)}` with :math:`x = z + \text{shift}`.
+
+    Also where the squares overflow, in float32 from logits of 1e19 on: they are taken in units of the largest, which
+    change neither the value nor, as constants, the gradient.
+    """
+    axis = class_axis(logits, target, weight, dim)
+    given = torch.promote_types(logits.dtype, target.dtype) if target.is_floating_point() else logits.dtype
+    x = logits.to(widened(given)) + shift
+    root = math.sqrt(epsilon)
+    # Not up to the largest number there is, whose inverse times the root is too small to be divided by.
+    unit = x.detach().abs().amax(axis, keepdim=True).clamp(root, torch.finfo(x.dtype).max / 1024)
+
+    def rule(own: Tensor, total: Tensor, squares: Tensor, num_classes: int) -> Tensor:
+        least = root / unit
+        return torch.log(squares + num_classes * least.square()) - 2 * torch.log(torch.hypot(own, least))
+
+    result = loss_from_logits(rule, x / unit, target, weight, *options, dim=axis)
+    return result.to(outcome_dtype(given, logits.device))
 
 
 def check_offset_of_squares(epsilon: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unhinge.nn.three_numbers import loss_from_logits
+from unhinge.nn.spherical_softmax import squares_softmax_loss
 
 __all__ = ["taylor_softmax_loss", "taylor_softmax_rule"]
 
@@ -55,6 +55,5 @@ def taylor_softmax_loss(
         >>> taylor_softmax_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
         tensor(0.1823)
     """
-    return loss_from_logits(
-        taylor_softmax_rule, logits, target, weight, ignore_index, reduction, label_smoothing, dim=dim
-    )
+    # 1 + z + z^2/2 = ((1 + z)^2 + 1) / 2: the squares of the spherical softmax, shifted by 1.
+    return squares_softmax_loss(1.0, 1.0, logits, target, weight, ignore_index, reduction, label_smoothing, dim=dim)

@@ -41,7 +41,7 @@ def loss_from_logits(
     rule in the place of :math:`-\log\mathrm{softmax}(z)_c`.
 
     Arguments:
-        rule: :math:`f`, applied to tensors that broadcast.
+        rule: :math:`f`, applied to tensors that broadcast and have an axis for the classes, of size 1 or C.
         logits, target, weight, ignore_index, reduction, label_smoothing, dim: As in
             :func:`~unhinge.nn.functional.unhinged_loss`.
 
@@ -59,12 +59,11 @@ def loss_from_logits(
     num_classes = logits.shape[axis]
     dtype = widened(logits.dtype, target.dtype) if soft else widened(logits.dtype)
     z = logits.to(dtype)
-    total, squares = z.sum(axis), z.square().sum(axis)
+    total, squares = z.sum(axis, keepdim=True), z.square().sum(axis, keepdim=True)
 
     def spread(shares: Tensor) -> Tensor:
         """The loss of targets that are spread over the classes."""
-        each = rule(z, total.unsqueeze(axis), squares.unsqueeze(axis), num_classes)
-        return (shares * each).sum(axis)
+        return (shares * rule(z, total, squares, num_classes)).sum(axis)
 
     along = None if weight is None else weight.to(dtype).reshape(-1, *[1] * (logits.ndim - axis - 1))
     if soft:
@@ -76,7 +75,8 @@ def loss_from_logits(
         labels = target.to(torch.int64)
         kept = labels != ignore_index
         weights = example_weights(weight, labels, kept, dtype)
-        loss = rule(true_logit(z, labels, axis, ignore_index), total, squares, num_classes)
+        own = true_logit(z, labels, axis, ignore_index).unsqueeze(axis)
+        loss = rule(own, total, squares, num_classes).squeeze(axis)
         loss = loss if weights is None else weights * loss
         if label_smoothing > 0:
             even = spread(z.new_ones(()) if along is None else along) / num_classes
