@@ -74,3 +74,14 @@ def test_two_rows_of_zeros_stand_at_right_angles():
     assert smallest_angle(rows).item() == pytest.approx(math.pi / 2)
     smallest_angle(rows).backward()
     assert torch.isfinite(rows.grad).all()
+
+
+def test_unit_rows_can_be_differentiated_twice_also_where_a_row_is_zero():
+    rows = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad((unit_rows(rows) * torch.tensor([1.0, 2.0])).sum(), rows, create_graph=True)
+    assert slope[1].tolist() == [1.0, 2.0]
+    (curvature,) = torch.autograd.grad(slope.square().sum(), rows)
+    assert curvature.isfinite().all()
+    apart = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(unit_rows, apart)
+    assert torch.autograd.gradgradcheck(unit_rows, apart)

@@ -49,17 +49,18 @@ def smallest_angle(rows: Tensor) -> Tensor:
 
 
 def unit_rows(rows: Tensor) -> Tensor:
-    """Rows of length 1, shape :math:`(*, p)`; rows of zeros stay zero, with the gradient of the identity.
+    r"""Rows of length 1, :math:`x/\|x\|` along the last axis; rows of zeros stay, with the gradient of the identity.
 
     The largest entry is taken out first, as a constant, since it does not change the direction: squares neither
     overflow nor vanish, in half precision too.
 
     Example:
-        >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        >>> unit_rows(torch.tensor([[3e-30, 4e-30], [0.0, 0.0]]))
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
     peak = rows.detach().abs().amax(-1, keepdim=True)
     scaled = rows / torch.where(peak == 0, 1, peak)
-    length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+    # Not the length of a row of zeros: its second derivative is infinite, also where it is not chosen.
+    length = torch.linalg.vector_norm(torch.where(peak == 0, 1, scaled), dim=-1, keepdim=True)
     return scaled / torch.where(peak == 0, 1, length)

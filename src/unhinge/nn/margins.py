@@ -13,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unhinge.nn.angles import unit_rows
 from unhinge.nn.contract import check_class_weight, check_features, check_reduction, is_soft, resolve_gamma
 from unhinge.nn.precision import full_precision, outcome_dtype, widened
 from unhinge.nn.reduction import example_weights, reduce_labelled
 from unhinge.nn.unhinged import row_sum
 from unhinge.theory.validation import check_number
 
-__all__ = ["adjusted_margin_loss", "check_epsilon", "direction"]
+__all__ = ["adjusted_margin_loss", "check_epsilon"]
 
 
 def adjusted_margin_loss(
@@ -83,7 +84,7 @@ def adjusted_margin_loss(
         labels = target.to(torch.int64)
         kept = labels != ignore_index
         index = torch.where(kept, labels, 0)
-        unit = direction(features.to(dtype))
+        unit = unit_rows(features.to(dtype))
         pull = (1 + gamma) * F.embedding(index, weight).to(dtype) - gamma * row_sum(weight, weight_sum, dtype)
         nudge = _nudge(unit.detach(), pull.detach(), epsilon)
         # two sums: the nudge is perpendicular to the feature and must not round the value
@@ -91,22 +92,6 @@ def adjusted_margin_loss(
         weights = example_weights(class_weight, labels, kept, dtype)
         result = reduce_labelled(loss if weights is None else weights * loss, kept, weights, reduction)
     return result.to(outcome_dtype(torch.promote_types(features.dtype, weight.dtype), features.device))
-
-
-def direction(x: Tensor) -> Tensor:
-    r""":math:`x/\|x\|` along the last axis; 0 for a zero row, with the identity as its derivative.
-
-    Exact for the largest and smallest numbers, whose squares overflow or vanish.
-
-    Example:
-        >>> direction(torch.tensor([[3e-30, 4e-30], [0.0, 0.0]]))
-        tensor([[0.6000, 0.8000],
-                [0.0000, 0.0000]])
-    """
-    size = x.detach().abs().amax(-1, keepdim=True)
-    y = x / torch.where(size == 0, 1, size)  # a constant factor does not change a direction, nor its derivative
-    square = (y * y).sum(-1, keepdim=True)
-    return y * torch.where(square == 0, 1, square).rsqrt()
 
 
 def check_epsilon(epsilon: float) -> None:
@@ -117,7 +102,7 @@ def check_epsilon(epsilon: float) -> None:
 
 def _nudge(unit: Tensor, pull: Tensor, epsilon: float) -> Tensor:
     r""":math:`\delta`, perpendicular to the features; zero outside the adjusted zone."""
-    aim = direction(pull)
+    aim = unit_rows(pull)
     cosine = (aim * unit).sum(-1, keepdim=True)
     # the part of the aim perpendicular to the feature; near the antipode their sum is small, and cancels nothing
     around = _perpendicular(aim + unit, unit)
@@ -126,7 +111,7 @@ def _nudge(unit: Tensor, pull: Tensor, epsilon: float) -> Tensor:
     least = unit.abs().argmin(-1, keepdim=True)
     axis = (torch.arange(unit.shape[-1], device=unit.device) == least).to(unit.dtype)
     lost = sine <= 4 * torch.finfo(unit.dtype).eps
-    way = direction(torch.where(lost, _perpendicular(axis, unit), around))
+    way = unit_rows(torch.where(lost, _perpendicular(axis, unit), around))
     tangent = math.sqrt(1 - (1 - epsilon) ** 2) / (1 - epsilon)
     length = torch.linalg.vector_norm(pull, dim=-1, keepdim=True) * (cosine.abs() * tangent - sine)
     return torch.where(cosine < -1 + epsilon, length * way, 0)
