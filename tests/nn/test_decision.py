@@ -168,6 +168,8 @@ def test_below_the_floor_nothing_is_believed():
         (lambda: UF.adjust_logits(torch.ones(2, 3), torch.tensor([1, 0, 1])), "positive and finite in every class"),
         (lambda: UF.adjust_logits(torch.ones(2, 3), torch.ones(3), math.inf), "strength must be a finite"),
         (lambda: UF.balanced_decision(torch.ones(2, 3), torch.ones(3), floor=1.0), "floor must lie"),
+        (lambda: UF.balanced_decision(torch.tensor([[1.1, -0.1]]), torch.ones(2)), "some are negative or NaN"),
+        (lambda: UF.balanced_decision(torch.tensor([[0.5, math.nan]]), torch.ones(2)), "some are negative or NaN"),
     ],
 )
 def test_mistakes_are_told(call, message):
@@ -185,6 +187,15 @@ def test_a_logit_that_is_not_a_number_is_no_probability():
     probabilities = UF.posterior(logits, 1.0)
     assert probabilities[0].isnan().all()
     assert torch.equal(probabilities[1], torch.full((3,), 1 / 3))
+
+
+@pytest.mark.parametrize("weight", [None, torch.tensor([1.0, 2.0, 0.5])])
+def test_infinite_logits_have_the_posterior_of_their_limit(weight):
+    inf = math.inf
+    logits = torch.tensor([[inf, 0.0, 0.0], [inf, -inf, 3.0], [3e38, 1e38, 1e38], [-inf, 1.0, 2.0]])
+    expected = UF.posterior(logits.double().clamp(-1e39, 1e39), 0.01, weight)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(UF.posterior(logits, 0.01, weight).double(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_word_is_no_prior():

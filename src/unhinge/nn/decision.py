@@ -87,7 +87,7 @@ def posterior(logits: Tensor, radius: float, class_weight: Tensor | None = None)
 
     Returns:
         Probabilities of shape :math:`(*, C)`, at least float32. Where all of them would be clamped to zero, which no
-        simplex head does, they are uniform.
+        simplex head does, they are uniform. Infinite logits give the limit, NaN gives NaN.
 
     Example:
         >>> posterior(torch.tensor([[10.0, -5.0, -5.0], [2.5, 2.5, -5.0]]), radius=10.0)
@@ -98,11 +98,17 @@ def posterior(logits: Tensor, radius: float, class_weight: Tensor | None = None)
     reason = ". It is the norm the features were trained to have: that of FeatureNormPenalty.for_radius(radius, ...)."
     check_positive("radius", radius, reason)
     classes = logits.shape[-1]
-    raw = (1 + (classes - 1) / radius * logits.to(widened(logits.dtype))) / classes
+    wide = logits.to(widened(logits.dtype))
+    largest = torch.finfo(wide.dtype).max
+    # C P r / (C - 1) = level + z, times a power of two with which no sum overflows and which rounds nothing: the
+    # quotient at the end does not see a factor. An infinite logit counts as the largest number, which has its limit.
+    small = 2.0 ** -(math.frexp(largest)[1] // 2)
+    level = small * radius / max(classes - 1, 1)
+    raw = level + small * wide.clamp(-largest, largest)
     if class_weight is not None:
         # raw = a P + shift with one shift for an example; sum(P) = 1 gives it.
         weights = _per_class("class_weight", class_weight, raw, "class_weights(counts)").to(raw.dtype)
-        shift = ((raw / weights).sum(-1, keepdim=True) - 1) / (1 / weights).sum()
+        shift = ((raw / weights).sum(-1, keepdim=True) - classes * level) / (1 / weights).sum()
         raw = (raw - shift) / weights
     positive = raw.clamp(min=0)
     total = positive.sum(-1, keepdim=True)
@@ -159,6 +165,11 @@ def balanced_decision(
     if not 0 <= floor < 1:
         raise ValueError(f"floor must lie in [0, 1), got {floor}: it is a probability too small to be believed.")
     wide = posterior.to(widened(posterior.dtype))
+    if not bool((wide >= 0).all()):  # NaN too
+        raise ValueError(
+            "posterior must hold probabilities, but some are negative or NaN. If these are logits, pass "
+            "posterior(logits, radius), or take adjust_logits(logits, prior).argmax(-1)."
+        )
     kept = torch.where(wide < floor, 0.0, wide)
     kept = torch.where((kept > 0).any(-1, keepdim=True), kept, wide)
     # In logarithms: a frequency of 1e-50 is zero in float32, and its quotient with a probability of zero is none.
