@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracles.early import Young, make_young, relative_error, run_flow, run_sgd, value
+from unhinge.nn import class_weights
 from unhinge.theory import EarlyCrossEntropy, Linearized, constant, cosine, exponential, summarize, warmup
 from unhinge.theory.early import certificate
 from unhinge.theory.early.loss import binary_cross_entropy, cross_entropy, focal, squared_error
@@ -93,6 +94,24 @@ def test_a_long_tail_is_bounded_closely(name: str) -> None:
     for error, bound, logit in rows:
         if logit < 0.1:
             assert bound <= 10 * error
+
+
+@pytest.mark.parametrize("name", ["sqrt", "balanced"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_named_weights_are_those_of_the_labels_whether_integer_or_one_hot(name: str, smoothing: float) -> None:
+    case = make_young([6, 3, 2], scale=0.01)
+    weights = class_weights([6.0, 3.0, 2.0], power={"sqrt": 0.5, "balanced": 1.0}[name]).double()
+    one_hot = torch.nn.functional.one_hot(case.target, 3).double()
+    states = [
+        EarlyCrossEntropy(target, label_smoothing=smoothing, class_weight=given)
+        .descent(case.features, case.weight, lr=0.1)
+        .at(50)
+        .weight
+        for target in (case.target, one_hot)
+        for given in (name, weights)
+    ]
+    for state in states[1:]:
+        torch.testing.assert_close(state, states[0], rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -535,7 +554,7 @@ def test_a_name_of_class_weights_means_their_numbers_for_soft_labels_too(name: s
     weight = 0.01 * torch.randn(3, 4, generator=generator, dtype=torch.float64)
     path = EarlyCrossEntropy(target, class_weight=name, label_smoothing=smoothing).descent(features, weight, lr=0.1)
     h, w = (part.clone().requires_grad_() for part in (features, weight))
-    numbers = target.sum(0) ** -power
+    numbers = class_weights(target.sum(0), power=power)
     for _ in range(20):
         loss = torch.nn.functional.cross_entropy(h @ w.mT, target, weight=numbers, label_smoothing=smoothing)
         slopes = torch.autograd.grad(loss, (h, w))

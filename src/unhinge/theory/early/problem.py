@@ -372,7 +372,9 @@ class EarlyCrossEntropy(Linearized):
         target: Integer labels :math:`(n,)`, or soft labels :math:`(n, C)`.
         num_classes: The number of classes; `None` to infer it.
         label_smoothing: The share in [0, 1) of each label that is spread over all classes.
-        class_weight: `None`, positive numbers :math:`(C,)`, ``"sqrt"`` or ``"balanced"``.
+        class_weight: `None`, positive numbers :math:`(C,)`, ``"sqrt"`` or ``"balanced"``. With soft labels torch
+            divides by the number of examples, so the scale of the numbers counts; a name means numbers of mean 1 over
+            the labels before they are smoothed, as :func:`~unhinge.nn.class_weights` makes them.
         logit_adjustment: Offsets :math:`(C,)` added to the logits during training, or ``"counts"`` for the logarithm of
             the class frequencies (balanced softmax).
         temperature: The logits are divided by it. Paths are differentiable in it; the error bound is not.
@@ -457,32 +459,31 @@ def _smoothed(
     Smoothing by :math:`\varepsilon` without weights turns :math:`I - q\mathbf 1^\top` into :math:`(1-\varepsilon)(I -
     \tilde q\mathbf 1^\top)`, :math:`\tilde q = (q - \varepsilon/C)/(1-\varepsilon)`: another prior. With weights
     torch weighs the smoothed part by class, and the labels become soft. torch divides a loss of indices by the total
-    weight of the labels, and a loss of probabilities by the number of examples.
+    weight of the labels, and a loss of probabilities by the number of examples. Named weights go by the labels before
+    they are smoothed, and have the mean 1 over them: integer labels and their one-hot rows are one problem.
     """
-    targets = as_targets(target, num_classes)
-    numbers = None
-    if class_weight is not None and not isinstance(class_weight, str):
+    targets, named = as_targets(target, num_classes), isinstance(class_weight, str)
+    hard = isinstance(targets, HardTargets)
+    if smoothing == 0 and (hard or named):
+        return target, prior, class_weight, 1.0
+    if hard and class_weight is None:
+        assert prior is not None
+        return target, (prior - smoothing / num_classes) / (1 - smoothing), None, 1 - smoothing
+    if isinstance(targets, HardTargets):
+        labels = torch.nn.functional.one_hot(targets.labels.cpu(), num_classes).double()
+    else:
+        labels = as_tensor("target", target).detach().to("cpu", torch.float64)
+    counts, numbers = labels.sum(0), None
+    if isinstance(class_weight, str):
+        if class_weight not in CLASS_WEIGHT_POWERS or not bool((counts > 0).all()):
+            return target, prior, class_weight, 1.0  # refused by LayerPeeled, in its words
+        numbers = counts ** -CLASS_WEIGHT_POWERS[class_weight]
+    elif class_weight is not None:
         numbers = as_tensor("class_weight", class_weight).detach().to("cpu", torch.float64)
         if numbers.shape != (num_classes,) or not bool((numbers > 0).all()) or not bool(torch.isfinite(numbers).all()):
-            return target, prior, class_weight, 1.0  # refused by LayerPeeled, in its words
-    if isinstance(targets, HardTargets):
-        if smoothing == 0:
-            return target, prior, class_weight, 1.0
-        assert prior is not None
-        if class_weight is None:
-            return target, (prior - smoothing / num_classes) / (1 - smoothing), None, 1 - smoothing
-        counts = targets.counts.double()
-        if isinstance(class_weight, str):
-            if class_weight not in CLASS_WEIGHT_POWERS:
-                return target, prior, class_weight, 1.0
-            numbers = counts ** -CLASS_WEIGHT_POWERS[class_weight]
-        assert numbers is not None
-        soft = (1 - smoothing) * torch.nn.functional.one_hot(targets.labels.cpu(), num_classes).double()
-        soft = soft + smoothing / num_classes
-        return soft, prior, numbers, ((numbers * soft).sum() / (numbers * counts).sum()).item()
-    soft = as_tensor("target", target).detach().to("cpu", torch.float64)
-    if isinstance(class_weight, str) and class_weight in CLASS_WEIGHT_POWERS and bool((soft.sum(0) > 0).all()):
-        class_weight = numbers = soft.sum(0) ** -CLASS_WEIGHT_POWERS[class_weight]  # of the labels that were given
-    soft = (1 - smoothing) * soft + smoothing / num_classes
-    factor = 1.0 if numbers is None else ((numbers * soft).sum() / len(soft)).item()
-    return soft, prior, class_weight, factor
+            return target, prior, class_weight, 1.0  # likewise
+    soft = (1 - smoothing) * labels + smoothing / num_classes
+    if numbers is None:
+        return soft, prior, None, 1.0
+    size = (numbers * counts).sum() if hard or named else len(labels)
+    return soft, prior, numbers, float((numbers * soft).sum() / size)
