@@ -21,10 +21,10 @@ from unhinge.nn.contract import (
 )
 from unhinge.nn.hinge import multiclass_hinge_loss
 from unhinge.nn.margins import adjusted_margin_loss, check_epsilon
-from unhinge.nn.spherical_softmax import check_offset_of_squares, spherical_softmax_loss
+from unhinge.nn.spherical_softmax import EPSILON, check_offset_of_squares, spherical_softmax_loss
 from unhinge.nn.taylor_softmax import taylor_softmax_loss
 from unhinge.nn.unhinged import unhinged_loss
-from unhinge.nn.z_loss import check_z, z_loss
+from unhinge.nn.z_loss import OFFSET, SLOPE, check_z, z_loss
 
 __all__ = [
     "AdjustedMarginLoss",
@@ -321,7 +321,7 @@ class SphericalSoftmaxLoss(_ClassLoss):
 
     def __init__(
         self,
-        epsilon: float = 1.0,
+        epsilon: float = EPSILON,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
@@ -362,8 +362,8 @@ class ZLoss(_ClassLoss):
 
     def __init__(
         self,
-        slope: float = 1.0,
-        offset: float = 10.0,
+        slope: float = SLOPE,
+        offset: float = OFFSET,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",

@@ -12,11 +12,19 @@ from unhinge.nn.contract import check_positive, class_axis
 from unhinge.nn.precision import outcome_dtype, widened
 from unhinge.nn.three_numbers import loss_from_logits
 
-__all__ = ["check_offset_of_squares", "spherical_softmax_loss", "spherical_softmax_rule", "squares_softmax_loss"]
+__all__ = [
+    "EPSILON",
+    "check_offset_of_squares",
+    "spherical_softmax_loss",
+    "spherical_softmax_rule",
+    "squares_softmax_loss",
+]
+
+EPSILON = 1.0  # of the loss, its module and the many-class head alike
 
 
 def spherical_softmax_rule(
-    own: Tensor, total: Tensor, squares: Tensor, num_classes: int, epsilon: float = 1.0
+    own: Tensor, total: Tensor, squares: Tensor, num_classes: int, epsilon: float = EPSILON
 ) -> Tensor:
     r"""The loss from three numbers, :math:`\log(R + C\varepsilon) - \log(z_y^2 + \varepsilon)`; the sum is not needed.
 
@@ -33,7 +41,7 @@ def spherical_softmax_rule(
 def spherical_softmax_loss(
     logits: Tensor,
     target: Tensor,
-    epsilon: float = 1.0,
+    epsilon: float = EPSILON,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -87,5 +95,5 @@ def squares_softmax_loss(
     return result.to(outcome_dtype(given, logits.device))
 
 
-def check_offset_of_squares(epsilon: float) -> None:
+def check_offset_of_squares(epsilon: float = EPSILON) -> None:
     check_positive("epsilon", epsilon, ": it keeps the logarithm of 0 away.")

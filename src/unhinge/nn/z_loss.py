@@ -14,11 +14,13 @@ from unhinge.nn.precision import outcome_dtype, widened
 from unhinge.nn.three_numbers import loss_from_logits
 from unhinge.theory.validation import check_number
 
-__all__ = ["check_z", "z_loss", "z_rule"]
+__all__ = ["OFFSET", "SLOPE", "check_z", "z_loss", "z_rule"]
+
+SLOPE, OFFSET = 1.0, 10.0  # of the loss, its module and the many-class head alike
 
 
 def z_rule(
-    own: Tensor, total: Tensor, squares: Tensor, num_classes: int, slope: float = 1.0, offset: float = 10.0
+    own: Tensor, total: Tensor, squares: Tensor, num_classes: int, slope: float = SLOPE, offset: float = OFFSET
 ) -> Tensor:
     r"""The loss from three numbers, with :math:`\mu = S/C` and :math:`\varsigma^2 = R/C - \mu^2`.
 
@@ -46,8 +48,8 @@ def z_rule(
 def z_loss(
     logits: Tensor,
     target: Tensor,
-    slope: float = 1.0,
-    offset: float = 10.0,
+    slope: float = SLOPE,
+    offset: float = OFFSET,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -90,7 +92,7 @@ def z_loss(
     return result.to(outcome_dtype(given, logits.device))
 
 
-def check_z(slope: float, offset: float) -> None:
+def check_z(slope: float = SLOPE, offset: float = OFFSET) -> None:
     check_number("slope", slope)
     check_number("offset", offset)
     if not 0 < slope < math.inf:

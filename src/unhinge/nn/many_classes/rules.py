@@ -67,11 +67,11 @@ def head_loss(loss: str | Rule, num_classes: int, **options: float | None) -> He
         case "taylor_softmax":
             return HeadLoss(name, taylor_softmax_rule, quadratic=True, is_probability=True)
         case "spherical_softmax":
-            check_offset_of_squares(given.get("epsilon", 1.0))
+            check_offset_of_squares(**given)
             spherical: Rule = partial(spherical_softmax_rule, **cast(Any, given))
             return HeadLoss(name, spherical, quadratic=True, is_probability=True)
         case "z":
-            check_z(given.get("slope", 1.0), given.get("offset", 1.0))
+            check_z(**given)
             z: Rule = partial(z_rule, **cast(Any, given))
             return HeadLoss(name, z, quadratic=True, is_probability=False)
         case "squared":
