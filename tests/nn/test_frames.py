@@ -7,6 +7,7 @@ from functools import partial
 from itertools import combinations, product
 
 import mpmath as mp
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -186,6 +187,8 @@ def test_separation_over_several_blocks_finds_the_closest_pair():
 def test_a_zero_row_has_no_angle():
     with pytest.raises(ValueError, match="not zero"):
         separation(torch.zeros(3, 2))
+    with pytest.raises(ValueError, match=r"weight must be a torch.Tensor, got ndarray"):
+        separation(np.eye(3))
     with pytest.raises(ValueError, match="shape"):
         separation(torch.zeros(3))
 

@@ -181,7 +181,12 @@ def test_a_class_that_is_not_there_is_refused(index):
 def test_what_is_no_number_of_a_class_is_refused():
     with pytest.raises(ValueError, match="integer dtype"):
         GeneratedPrototypes(50, 4).rows(torch.tensor([1.0]))
-    with pytest.raises(ValueError, match="seed"):
-        GeneratedPrototypes(50, 4, seed=-1)
+    with pytest.raises(ValueError, match=r"index must be a torch.Tensor, got list"):
+        GeneratedPrototypes(50, 4).rows([1, 2])
+    for seed in (-1, 1 << 64, 1.5, "1", True):
+        with pytest.raises(ValueError, match="seed must be a whole number"):
+            GeneratedPrototypes(50, 4, seed=seed)
+    with pytest.raises(ValueError, match="dtype must be a floating one"):
+        GeneratedPrototypes(50, 4, dtype=torch.int64)
     with pytest.raises(ValueError, match="num_classes"):
         GeneratedPrototypes(1, 4)

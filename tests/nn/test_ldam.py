@@ -61,6 +61,8 @@ def test_without_margin_it_is_cross_entropy_and_it_has_the_right_gradient():
         (lambda: ldam_loss(torch.rand(2, 4), torch.zeros(3).long(), torch.zeros(4)), r"target \(n,\)"),
         (lambda: ldam_loss(torch.rand(2, 4), torch.zeros(2).long(), torch.zeros(3)), "margins must be"),
         (lambda: LDAMLoss(COUNTS, reduction="median"), "reduction"),
+        (lambda: LDAMLoss([1.0, math.inf]), "counts must be positive and finite"),
+        (lambda: ldam_loss(torch.ones(2, 4).long(), torch.zeros(2).long(), torch.zeros(4)), "cosines must be a float"),
     ],
 )
 def test_mistakes_are_told(call, message):
@@ -86,3 +88,12 @@ def test_what_has_no_meaning_is_refused(options):
 def test_soft_labels_are_refused():
     with pytest.raises(ValueError, match="class indices"):
         LDAMLoss(torch.tensor([3, 2, 1]))(torch.randn(4, 3), torch.rand(4))
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_an_impossible_label_is_the_error_it_is_in_cross_entropy(label):
+    cosines, target = torch.randn(2, 3), torch.tensor([0, label])
+    with pytest.raises(IndexError, match=f"{label}"):
+        torch.nn.functional.cross_entropy(cosines, target)
+    with pytest.raises(IndexError, match=f"{label}"):
+        LDAMLoss([3, 2, 1])(cosines, target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -278,3 +279,28 @@ def test_weights_of_any_power_are_finite_and_have_mean_one(counts, power):
     mean = sum(Fraction(n) * a for n, a in zip(counts, exact, strict=True)) / sum(counts)
     expected = torch.tensor([float(a / mean) for a in exact], dtype=torch.float64)
     torch.testing.assert_close(weights, expected, rtol=1e-12, atol=1e-300)
+
+
+def test_arrays_and_whole_numbers_are_refused_in_words():
+    features = np.ones((2, 3))
+    for part in (FeatureNormPenalty(0.1), RescaledGradient()):
+        with pytest.raises(ValueError, match=r"features must be a torch.Tensor, got ndarray. Convert"):
+            part(features)
+        with pytest.raises(ValueError, match=r"floating tensor of shape \(..., p\), got \(2, 3\) of torch.int64"):
+            part(torch.ones(2, 3, dtype=torch.int64))
+    for weight in (np.ones(2), [1.0, 1.0]):
+        with pytest.raises(ValueError, match=r"weight must be a torch.Tensor"):
+            FeatureNormPenalty(0.1)(torch.ones(2, 3), weight)
+    for call in (UF.centered_logits, lambda h, w: UF.centered_logits(w, w, feature_mean=h)):
+        with pytest.raises(ValueError, match=r"must be a torch.Tensor, got list"):
+            call([[1.0, 2.0]], torch.ones(3, 2))
+    with pytest.raises(ValueError, match="floating"):
+        UF.centered_logits(torch.ones(1, 2, dtype=torch.int64), torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.int64])
+def test_the_dtype_of_the_example_weights_does_not_matter(dtype):
+    features, weight = torch.randn(3, 2), torch.tensor([1.0, 2.0, 4.0])
+    for reduction in ("sum", "mean"):
+        penalty = FeatureNormPenalty(0.1, reduction)
+        assert torch.equal(penalty(features, weight.to(dtype)), penalty(features, weight))

@@ -148,3 +148,13 @@ def test_impossible_questions_are_refused(options, what):
         nearest_prototype(torch.zeros(1, 4), torch.zeros(50, 4), **options)
     with pytest.raises(ValueError, match=r"shape \(..., 4\)"):
         nearest_prototype(torch.zeros(1, 3), torch.zeros(50, 4))
+
+
+def test_what_would_be_rounded_to_whole_numbers_is_refused():
+    whole, rows = torch.ones(1, 4, dtype=torch.int64), torch.rand(5, 4)
+    with pytest.raises(ValueError, match=r"features must be a floating tensor.*int64"):
+        nearest_prototype(whole, rows)
+    with pytest.raises(ValueError, match=r"weight must be a floating tensor.*int64"):
+        nearest_prototype(rows, whole)
+    with pytest.raises(ValueError, match=r"features must be a torch.Tensor, got ndarray"):
+        nearest_prototype(rows.numpy(), rows)

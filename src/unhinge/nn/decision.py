@@ -48,11 +48,13 @@ def centered_logits(
         >>> centered_logits(torch.tensor([[2.0, 1.0]]), weight)
         tensor([[ 2., -2.]])
     """
+    check_floating("features", features, "p")
+    check_floating("weight", weight, "p")
     check_widths(features, weight)
     wide = weight.to(widened(weight.dtype))
     centered = (wide - wide.mean(0)).to(weight.dtype)
     if feature_mean is not None:
-        if feature_mean.shape != weight.shape[1:]:
+        if as_tensor("feature_mean", feature_mean).shape != weight.shape[1:]:
             raise ValueError(
                 f"feature_mean must have shape {tuple(weight.shape[1:])}, got {tuple(feature_mean.shape)}."
             )
@@ -94,7 +96,7 @@ def posterior(logits: Tensor, radius: float, class_weight: Tensor | None = None)
         tensor([[1.0000, 0.0000, 0.0000],
                 [0.5000, 0.5000, 0.0000]])
     """
-    check_floating("logits", as_tensor("logits", logits), "C")
+    check_floating("logits", logits, "C")
     reason = ". It is the norm the features were trained to have: that of FeatureNormPenalty.for_radius(radius, ...)."
     check_positive("radius", radius, reason)
     classes = logits.shape[-1]
@@ -132,7 +134,7 @@ def adjust_logits(logits: Tensor, prior: Tensor | Sequence[float], strength: flo
         >>> adjust_logits(torch.tensor([[1.0, 0.0]]), prior=[0.9, 0.1]).argmax(1)
         tensor([1])
     """
-    check_floating("logits", as_tensor("logits", logits), "C")
+    check_floating("logits", logits, "C")
     frequencies = _frequencies(prior, logits)
     _check_exponent("strength", strength)
     return logits - strength * frequencies.log().to(logits.dtype)
@@ -158,7 +160,7 @@ def balanced_decision(
         >>> balanced_decision(torch.tensor([[0.8, 0.2], [0.95, 0.05]]), [0.9, 0.1])
         tensor([1, 0])
     """
-    check_floating("posterior", as_tensor("posterior", posterior), "C")
+    check_floating("posterior", posterior, "C")
     frequencies = _frequencies(prior, posterior)
     _check_exponent("strength", strength)
     check_number("floor", floor)

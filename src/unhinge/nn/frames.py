@@ -28,7 +28,7 @@ from torch import Tensor
 from unhinge.extras import needed_for
 from unhinge.nn.angles import smallest_angle
 from unhinge.nn.bounds import angle_bound
-from unhinge.nn.contract import check_dtype, check_size
+from unhinge.nn.contract import as_tensor, check_dtype, check_size
 from unhinge.theory.validation import check_num_classes
 
 __all__ = ["Separation", "prototypes", "separation", "simplex_etf"]
@@ -201,7 +201,7 @@ def separation(weight: Tensor, method: str = "given") -> Separation:
         ... ).ratio
         1.0
     """
-    if weight.ndim != 2:
+    if as_tensor("weight", weight).ndim != 2:
         raise ValueError(f"weight must have shape (num_classes, dim), got {tuple(weight.shape)}.")
     classes, dim = check_num_classes(weight.shape[0]), weight.shape[1]
     lengths = torch.linalg.vector_norm(weight.detach().double(), dim=1, keepdim=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unhinge.nn.contract import check_size
+from unhinge.nn.contract import as_tensor, check_dtype, check_size
 from unhinge.theory.validation import check_num_classes
 
 __all__ = ["GeneratedPrototypes"]
@@ -70,8 +71,10 @@ class GeneratedPrototypes:
             raise ValueError(
                 f"on a line (dim=1) there are only two unit vectors, but {self.num_classes} classes were asked for."
             )
-        if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed must be a whole number from 0 to 2**64 - 1, got {self.seed}.")
+        check_dtype(self.dtype)
+        whole = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
+        if not whole or not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed must be a whole number from 0 to 2**64 - 1, got {self.seed!r}.")
 
     @property
     def shape(self) -> torch.Size:
@@ -90,7 +93,7 @@ class GeneratedPrototypes:
 
     def rows(self, index: Tensor) -> Tensor:
         r"""The prototypes of the classes `index` :math:`(*)`, shape :math:`(*, p)`, on its device."""
-        if index.is_floating_point() or index.dtype == torch.bool:
+        if as_tensor("index", index).is_floating_point() or index.dtype == torch.bool:
             raise ValueError(f"index must hold class indices in an integer dtype, got {index.dtype}.")
         flat = index.detach().cpu().numpy().astype(np.int64).reshape(-1)
         if flat.size and not (flat.min() >= 0 and flat.max() < self.num_classes):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from unhinge.nn.contract import (
     as_class_weight,
-    as_tensor,
     check_class_weight,
+    check_floating,
     check_not_negative,
     check_positive,
     check_reduction,
@@ -33,12 +33,12 @@ def ldam_margins(counts: Tensor, largest: float = 0.5) -> Tensor:
     """
     given = as_class_weight(counts, "counts", torch.float64)
     if given is None:
-        raise ValueError("counts must be positive, one number per class, got None.")
+        raise ValueError("counts must be positive and finite, one number per class, got None.")
     counts = given
-    if counts.ndim != 1 or not len(counts) or not bool((counts > 0).all()):
+    if counts.ndim != 1 or not len(counts) or not bool(((counts > 0) & counts.isfinite()).all()):
         came = counts.tolist() if counts.ndim == 1 else f"shape {tuple(counts.shape)}"
         raise ValueError(
-            f"counts must be positive, one number per class, got {came}. torch.bincount(labels) makes them."
+            f"counts must be positive and finite, one number per class, got {came}. torch.bincount(labels) makes them."
         )
     check_not_negative("the largest margin", largest)
     wide = counts.double()
@@ -77,7 +77,7 @@ def ldam_loss(
     """
     check_reduction(reduction)
     check_scale(scale)
-    cosines = as_tensor("cosines", cosines)
+    check_floating("cosines", cosines, "C")
     if is_soft(target):
         raise ValueError(f"target must hold class indices in an integer dtype, got {target.dtype}.")
     target = target.long()
@@ -88,9 +88,8 @@ def ldam_loss(
     check_class_weight(margins, cosines.shape[1], "margins")
     check_class_weight(weight, cosines.shape[1])
     wide = cosines.to(widened(cosines.dtype))
-    kept = target != ignore_index
-    own = F.one_hot(target.where(kept, 0), cosines.shape[1]).to(wide.dtype)
-    lowered = wide - own * margins.to(wide)
+    own = target[:, None] == torch.arange(cosines.shape[1], device=target.device)
+    lowered = wide - torch.where(own, margins.to(wide), 0)
     emphasis = None if weight is None else weight.to(wide)
     return F.cross_entropy(scale * lowered, target, emphasis, ignore_index=ignore_index, reduction=reduction)
 

@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from unhinge.nn.contract import check_floating, check_gamma, check_size, default_gamma
+from unhinge.nn.contract import as_tensor, check_floating, check_gamma, check_size, default_gamma
 from unhinge.nn.precision import widened
 from unhinge.theory.validation import check_number
 
@@ -40,13 +40,14 @@ def feature_norm_penalty(
     squares = features.to(widened(features.dtype)).square().sum(-1)
     if weight is None:
         return strength * (squares.sum() if reduction == "sum" else squares.mean())
-    if weight.shape != squares.shape:
+    if as_tensor("weight", weight).shape != squares.shape:
         raise ValueError(
             f"weight must have one number for each example, shape {tuple(squares.shape)}, got {tuple(weight.shape)}. "
             "For weights of classes pass class_weight[target]."
         )
-    total = (squares * weight).sum()
-    return strength * (total if reduction == "sum" else total / weight.sum(dtype=squares.dtype))
+    each = weight.to(squares.dtype)
+    total = (squares * each).sum()
+    return strength * (total if reduction == "sum" else total / each.sum())
 
 
 def penalty_strength(

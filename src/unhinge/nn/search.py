@@ -17,6 +17,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from unhinge.nn.contract import check_floating
+
 __all__ = ["Nearest", "RowSource", "nearest_prototype"]
 
 QUERIES = 1024  # features searched for at a time
@@ -79,6 +81,9 @@ def nearest_prototype(
         ... )
         Nearest(scores=tensor([[2., 2.]]), classes=tensor([[1, 2]]))
     """
+    check_floating("features", features, "p")
+    if not hasattr(weight, "blocks"):
+        check_floating("weight", weight, "p")
     classes, dim = weight.shape
     if features.shape[-1:] != (dim,):
         raise ValueError(f"features must have shape (..., {dim}) as the prototypes, got {tuple(features.shape)}.")
