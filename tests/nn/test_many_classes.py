@@ -652,3 +652,18 @@ def test_what_are_no_examples_is_named():
         head.biases(torch.tensor([99]))
     with pytest.raises(ValueError, match="what the loss function returns"):
         ManyClassHead(2, 3, lambda *_: None)(torch.ones(2, 2), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("options", [{"bias": True}, {"loss": "taylor_softmax"}, {"prior": [0.2, 0.3, 0.5]}], ids=str)
+def test_a_head_without_memory_gets_it_from_to_empty_and_its_numbers_from_a_state(options):
+    """As large models are loaded: shapes first, on the meta device."""
+    head = ManyClassHead(4, 3, **options)
+    features, target = torch.randn(5, 4), torch.arange(5) % 3
+    head(features, target).backward()
+    head.step(0.1)
+    empty = ManyClassHead(4, 3, device="meta", **options)
+    assert empty.store.own.is_meta
+    loaded = empty.to_empty(device="cpu")
+    loaded.load_state_dict(head.state_dict())
+    assert torch.equal(loaded.dense(), head.dense())
+    assert torch.equal(loaded(features, target), head(features, target))

@@ -281,11 +281,15 @@ class FactoredRows(nn.Module):
         dtype, wide, share = self.own.dtype, (self.mix, self.common, self.total, self.gram), self.share
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         # `.half()` is for the rows: in half precision U would change all of them.
-        self.mix, self.common, self.total, self.gram = (x.to(self.own.device) for x in wide)
-        self.share = None if share is None else share.to(self.own.device)
+        self.mix, self.common, self.total, self.gram = (self._beside_rows(x) for x in wide)
+        self.share = None if share is None else self._beside_rows(share)
         if self.own.dtype != dtype:
             self.recount()
         return self
+
+    def _beside_rows(self, x: Tensor) -> Tensor:
+        """On the device of the rows; without numbers where there were none, as after `to_empty()`."""
+        return torch.empty_like(x, device=self.own.device) if x.is_meta else x.to(self.own.device)
 
 
 def _both(u: Tensor, v: Tensor) -> Tensor:
