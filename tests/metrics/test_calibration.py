@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +17,8 @@ from unhinge.metrics import (
     classwise_calibration_error,
     classwise_reliability,
     expected_calibration_error,
+    neural_collapse,
+    ood_metrics,
     reliability,
 )
 
@@ -181,9 +184,9 @@ def test_what_is_not_a_prediction_is_refused(measure, p, y, words):
         measure(p, y)
 
 
-@pytest.mark.parametrize("bins", [0, -1, 2.5, True])
+@pytest.mark.parametrize("bins", [0, -1, 2.5, True, "15", math.nan, math.inf])
 def test_bins_are_a_whole_number(bins):
-    with pytest.raises(ValueError, match="bins"):
+    with pytest.raises(ValueError, match="bins must be a"):
         expected_calibration_error(torch.tensor([[0.5, 0.5]]), torch.tensor([0]), bins)
 
 
@@ -204,3 +207,27 @@ def test_unsigned_labels_other_byte_orders_and_reversed_arrays_are_read():
         assert expected_calibration_error(rows, labels) == expected
     turned = expected_calibration_error(rows[::-1], np.array([0, 1, 1])[::-1].astype(np.uint64), bins=15.0)
     assert turned == pytest.approx(expected)
+
+
+def test_columns_of_a_table_that_may_not_be_written_to_are_read_without_a_warning():
+    """pandas hands out its columns with a lock on them, of which torch warns."""
+    pandas = pytest.importorskip("pandas")
+    rows, labels = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1])
+    expected = expected_calibration_error(rows, labels)
+    table = pandas.DataFrame({"label": labels, "known": rows[:, 0]})
+    locked, column = rows.copy(), table.label.to_numpy()
+    locked.flags.writeable = column.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert expected_calibration_error(locked, column) == expected
+        for kind in ("int8", "Int64", "category"):
+            assert expected_calibration_error(pandas.DataFrame(rows), table.label.astype(kind)) == expected
+        assert ood_metrics(table.known, table.known.iloc[:1])["auroc"] == pytest.approx(1 / 6)
+        assert neural_collapse(pandas.DataFrame(locked), None, column)["nc1"] >= 0
+    assert not locked.flags.writeable
+
+
+@pytest.mark.parametrize("kind", [object, np.longdouble])
+def test_what_torch_cannot_hold_is_refused_by_its_dtype(kind):
+    with pytest.raises(ValueError, match=f"got ndarray of {np.dtype(kind)}"):
+        expected_calibration_error(np.array([[0.9, 0.1]], dtype=kind), [0])

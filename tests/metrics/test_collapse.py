@@ -308,3 +308,12 @@ def test_summaries_of_other_sizes_do_not_add():
         summarize_collapse([], 3)
     with pytest.raises(ValueError, match="leave num_classes out"):
         neural_collapse(torch.zeros(2, 3), torch.zeros(2, 3), torch.arange(2), num_classes=3)
+
+
+@pytest.mark.parametrize("num_classes", [0, -1, 2.5, "3"])
+def test_classes_are_a_whole_number(num_classes):
+    features, target = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    with pytest.raises(ValueError, match="num_classes must be a whole number of at least 1"):
+        neural_collapse(features, None, target, num_classes=num_classes)
+    with pytest.raises(ValueError, match="num_classes must be a whole number of at least 1"):
+        summarize_collapse([(features, target)], num_classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -185,5 +186,6 @@ def test_scores_are_differentiable():
 def test_logits_and_features_must_be_of_the_same_examples():
     with pytest.raises(ValueError, match=r"features must have shape \(3, p\), got \(2, 5\)"):
         ood_scores(torch.zeros(3, 4), torch.zeros(2, 5))
-    with pytest.raises(ValueError, match="temperature"):
-        ood_scores(torch.zeros(3, 4), temperature=0)
+    for temperature in (0, -1.0, math.nan, math.inf, "1"):
+        with pytest.raises(ValueError, match="temperature must be"):
+            ood_scores(torch.zeros(3, 4), temperature=temperature)

@@ -262,7 +262,9 @@ def test_softmax_does_not_saturate():
         ({"target": torch.zeros(60, dtype=torch.int64)}, "at least 2 classes"),
         ({"principal": 6}, "principal must be a whole number and lie between 1 and the dimension 5"),
         ({"neco_dim": 0}, "neco_dim must be a whole number and lie between"),
-        ({"nci_strength": -1.0}, "nci_strength must not be negative"),
+        ({"nci_strength": -1.0}, "nci_strength must be finite and not negative"),
+        ({"nci_strength": math.inf}, "nci_strength must be finite and not negative"),
+        ({"nci_strength": "a"}, "nci_strength must be a number"),
         ({"neighbors": 61}, "between 1 and 60"),
         ({"features": torch.full((60, 5), math.nan)}, "NaN or infinite"),
     ],
@@ -333,7 +335,26 @@ def test_scores_of_collapsed_features_stay_finite_in_single_precision():
 
 
 @pytest.mark.parametrize("option", ["neighbors", "principal", "neco_dim"])
-def test_fractions_are_no_dimensions(option):
+@pytest.mark.parametrize("value", [2.5, "2", math.nan, math.inf, True])
+def test_fractions_are_no_dimensions(option, value):
     features, target = torch.randn(30, 6), torch.arange(30) % 3
     with pytest.raises(ValueError, match=f"{option} must be a whole number"):
-        CollapseDetector.fit(features, target, torch.randn(3, 6), **{option: 2.5})
+        CollapseDetector.fit(features, target, torch.randn(3, 6), **{option: value})
+
+
+def test_batches_that_are_there_only_once_are_refused():
+    """Without the second pass the score vim was the energy, and nobody was told."""
+    features, target, weight, _ = drawn(60, 5, 3)
+    once = iter([(features, target)])
+    with pytest.raises(ValueError, match="no features in the second pass"):
+        CollapseDetector.from_batches(lambda: once, weight)
+    with pytest.raises(ValueError, match="batches must be a function"):
+        CollapseDetector.from_batches([(features, target)], weight)
+
+
+def test_one_score_may_be_asked_for_by_its_name():
+    features, target, weight, _ = drawn(60, 5, 3)
+    detector = CollapseDetector.fit(features, target, weight)
+    assert torch.equal(detector.scores(features, "norm")["norm"], detector.scores(features)["norm"])
+    with pytest.raises(ValueError, match="there is no score 'odin'"):
+        detector.scores(features, "odin")

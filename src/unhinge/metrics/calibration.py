@@ -7,6 +7,7 @@ lies on the edge and not a rounding error beside it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -205,6 +206,6 @@ def _binned(confidence: Tensor, right: Tensor, bins: int) -> Reliability:
 
 def _check_bins(bins: int) -> int:
     check_number("bins", bins)
-    if int(bins) != bins or bins < 1:
+    if not 1 <= bins < math.inf or int(bins) != bins:
         raise ValueError(f"bins must be a whole number of at least 1, got {bins}.")
     return int(bins)

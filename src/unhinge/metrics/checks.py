@@ -45,7 +45,8 @@ def _as_tensor(name: str, value: object, what: str) -> Tensor:
     try:
         return value if isinstance(value, Tensor) else torch.as_tensor(_plain(value))
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{name} must be a tensor or an array of {what}, got {type(value).__name__}.") from None
+        came = f"{type(value).__name__} of {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
+        raise ValueError(f"{name} must be a tensor or an array of {what}, got {came}.") from None
 
 
 def _plain(value: object) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from unhinge.metrics.checks import Labels, Numbers, as_labels, as_numbers, at_least_single
 from unhinge.nn.angles import smallest_angle, unit_rows
+from unhinge.nn.contract import check_size
 from unhinge.theory.collapse import collapse_measures
 from unhinge.theory.linear.summary import HardSummary
 from unhinge.theory.numerics import float64_device, safe_norm, unit_of
@@ -83,6 +84,7 @@ class CollapseSummary:
             num_classes: The number of classes :math:`C`.
             covariance: Keep the :math:`p \times p` matrix that ``nc1`` needs.
         """
+        check_size("num_classes", num_classes)
         rows = as_numbers("features", features, ("n", "p"))
         labels = as_labels("target", target, len(rows), num_classes).to(float64_device(rows))
         size = max(1, CHUNK // rows.shape[1])

@@ -6,6 +6,7 @@ equal scores are accepted or rejected together. All counts are integers until th
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from unhinge.metrics.checks import Numbers, as_numbers, at_least_single
 from unhinge.theory.numerics import safe_norm, widened
+from unhinge.theory.validation import check_number
 
-__all__ = ["log_odds", "ood_metrics", "ood_scores"]
+__all__ = ["check_temperature", "log_odds", "ood_metrics", "ood_scores"]
 
 
 def ood_scores(logits: Numbers, features: Numbers | None = None, temperature: float = 1.0) -> dict[str, Tensor]:
@@ -46,8 +48,7 @@ def ood_scores(logits: Numbers, features: Numbers | None = None, temperature: fl
         ... }
         {'softmax': [2.0, 0.1], 'energy': [2.127, 0.744], 'norm': [5.0, 1.0]}
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be greater than 0, got {temperature}.")
+    check_temperature(temperature)
     z = as_numbers("logits", logits, ("n", "C"))
     z = z.to(at_least_single(z.dtype)) / temperature
     scores = {"softmax": log_odds(z), "energy": temperature * z.logsumexp(1)}
@@ -55,6 +56,12 @@ def ood_scores(logits: Numbers, features: Numbers | None = None, temperature: fl
         h = as_numbers("features", features, (len(z), "p"))
         scores["norm"] = safe_norm(h.to(at_least_single(h.dtype)), 1)
     return scores
+
+
+def check_temperature(temperature: float) -> None:
+    check_number("temperature", temperature)
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be greater than 0 and finite, got {temperature}.")
 
 
 def log_odds(z: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
+from numbers import Real
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from unhinge.metrics.checks import Labels, Numbers, as_numbers, at_least_single
 from unhinge.metrics.collapse import CHUNK, CollapseSummary
 from unhinge.metrics.ood import log_odds
 from unhinge.nn.angles import unit_rows
+from unhinge.nn.contract import check_not_negative
 from unhinge.ood.formulas import (
     energy_score,
     fdbd_score,
@@ -164,6 +166,11 @@ class CollapseDetector:
             >>> torch.allclose(streamed.scores(x)["vim"], whole.scores(x)["vim"])
             True
         """
+        if not callable(batches):
+            raise ValueError(
+                "batches must be a function that returns the batches, since they are gone through twice, "
+                f"got {type(batches).__name__}. For a loader: lambda: loader."
+            )
         prototypes = as_numbers("weight", weight, ("C", "p"))
         num_classes, dim = prototypes.shape
         device = float64_device(prototypes)
@@ -204,8 +211,7 @@ class CollapseDetector:
         offsets = prototypes.new_zeros(num_classes)
         if bias is not None:
             offsets = as_numbers("bias", bias, (num_classes,)).detach().to(offsets)
-        if not nci_strength >= 0:
-            raise ValueError(f"nci_strength must not be negative, got {nci_strength}.")
+        check_not_negative("nci_strength", nci_strength)
         return cls(
             summary=summary,
             weight=_usable(prototypes),
@@ -224,13 +230,16 @@ class CollapseDetector:
             batches: Of features, shape :math:`(n, p)` each, those of the summary.
             reduce: Sum over the processes of `group`.
         """
-        sums = self.weight.new_zeros(3)  # of the largest logits, of the norms of the residuals and of the whole
+        # How many there are, and the sums of the largest logits, of the norms of the residuals and of the whole.
+        sums = self.weight.new_zeros(4)
         for batch in batches:
             for h in self._chunks(as_numbers("features", batch, ("n", self.weight.shape[1])).detach()):
                 apart = h - self.vim_origin
                 norms = [safe_norm(x, 1).sum() for x in (apart @ self.residual_basis, apart)]
-                sums = sums + torch.stack([self._logits(h).amax(1).sum(), *norms])
-        logits, residuals, whole = (sum_over_processes(sums, group) if reduce else sums).tolist()
+                sums = sums + torch.stack([sums.new_tensor(len(h)), self._logits(h).amax(1).sum(), *norms])
+        count, logits, residuals, whole = (sum_over_processes(sums, group) if reduce else sums).tolist()
+        if not count:
+            raise ValueError("there are no features in the second pass, which vim needs: let the batches begin anew.")
         # Features without any residual (fewer examples than dimensions) have nothing to be matched. The published code
         # divides by zero there; without a virtual logit, the score is the energy. Eigenvalues below p eps of the
         # largest are rounding (as in `whitening`), and they are squares of residuals.
@@ -240,7 +249,7 @@ class CollapseDetector:
     def with_neighbors(self, features: Numbers, neighbors: int = 50) -> CollapseDetector:
         """The same with ``knn``, which keeps these training features, shape :math:`(m, p)`; :math:`k \\le m`."""
         rows = as_numbers("features", features, ("n", self.weight.shape[1])).detach()
-        if isinstance(neighbors, bool) or neighbors != int(neighbors) or not 1 <= neighbors <= len(rows):
+        if not _whole(neighbors) or not 1 <= neighbors <= len(rows):
             raise ValueError(
                 f"neighbors must be a whole number between 1 and {len(rows)}, the training features, got {neighbors}."
             )
@@ -260,16 +269,16 @@ class CollapseDetector:
         missing |= {"knn"} if self.bank is None else set()
         return tuple(name for name in SCORES if name not in missing)
 
-    def scores(self, features: Numbers, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    def scores(self, features: Numbers, names: Sequence[str] | str | None = None) -> dict[str, Tensor]:
         r"""Every score of each example, higher for in-distribution ones; differentiable.
 
         Computed in float64, in chunks; given in the dtype of the features (at least float32), on their device.
 
         Arguments:
             features: :math:`h`, shape :math:`(n, p)`, as they enter the head.
-            names: Some of :attr:`available`; by default all.
+            names: Some of :attr:`available`, or one; by default all.
         """
-        wanted = self.available if names is None else tuple(names)
+        wanted = self.available if names is None else (names,) if isinstance(names, str) else tuple(names)
         unknown = [name for name in wanted if name not in self.available]
         if unknown:
             raise ValueError(
@@ -399,8 +408,13 @@ def _usual_principal(dim: int) -> int:
 def _dimension(name: str, given: int | None, usual: int, dim: int) -> int:
     if given is None:
         return usual
-    if isinstance(given, bool) or given != int(given) or not 1 <= given <= dim:
+    if not _whole(given) or not 1 <= given <= dim:
         raise ValueError(
             f"{name} must be a whole number and lie between 1 and the dimension {dim} of the features, got {given}."
         )
     return int(given)
+
+
+def _whole(number: object) -> bool:
+    """Whether it is a whole number, which may come as a float of numpy or Python."""
+    return isinstance(number, Real) and not isinstance(number, bool) and float(number).is_integer()

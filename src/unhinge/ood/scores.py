@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unhinge.metrics import ood_scores
+from unhinge.metrics.ood import check_temperature
 from unhinge.nn.probe import device_of, features_and_logits, head_parameters, logits_in
 from unhinge.ood.collapse import CollapseDetector
 
@@ -22,8 +23,7 @@ NEIGHBORS = 50  # of knn, or all training features where there are fewer
 def check_score(score: str, temperature: float) -> None:
     if score not in get_args(Score):
         raise ValueError(f"score must be one of {', '.join(get_args(Score))}, got {score!r}.")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be greater than 0, got {temperature}.")
+    check_temperature(temperature)
 
 
 def score_of(
