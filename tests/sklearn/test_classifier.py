@@ -19,8 +19,9 @@ from sklearn.metrics.pairwise import linear_kernel
 from sklearn.neighbors import NearestCentroid
 
 from unhinge.metrics import expected_calibration_error
-from unhinge.sklearn import UnhingedClassifier
+from unhinge.sklearn import UnhingedClassifier, classifier
 from unhinge.sklearn.temperature import FOLDS, digest_of, enough_of, fold_of
+from unhinge.theory.linear import spectrum
 
 Array = NDArray[Any]
 
@@ -29,6 +30,10 @@ def data(counts: list[int], dim: int = 4, seed: int = 0, spread: float = 1.0) ->
     generator = np.random.default_rng(seed)
     y = generator.permutation(np.repeat(np.arange(len(counts)), counts))
     return generator.normal(size=(len(counts), dim))[y] + spread * generator.normal(size=(len(y), dim)), y
+
+
+def test_the_names_of_class_weights_are_those_of_the_theory():
+    assert classifier.CLASS_WEIGHT_POWERS == spectrum.CLASS_WEIGHT_POWERS
 
 
 # ---- what it minimizes ---------------------------------------------------------------------------------------------
@@ -40,7 +45,7 @@ def data(counts: list[int], dim: int = 4, seed: int = 0, spread: float = 1.0) ->
     st.sampled_from([None, 0.0, 0.7, 2.0]),
     st.sampled_from([0.1, 1.0, 5.0]),
     st.sampled_from([0.0, 0.5, 1.0]),
-    st.sampled_from([None, "balanced", {0: 3.0, 1: 0.5}]),
+    st.sampled_from([None, "balanced", "sqrt", {0: 3.0, 1: 0.5}]),
     st.booleans(),
 )
 def test_the_gradient_of_the_objective_vanishes_at_the_solution(
@@ -53,8 +58,9 @@ def test_the_gradient_of_the_objective_vanishes_at_the_solution(
     model.fit(x, y, sample_weight=sample)
     classes = len(counts)
     by_class = np.ones(classes)
-    if class_weight == "balanced":
-        by_class = np.array([1 / sample[y == kind].sum() for kind in range(classes)])
+    if isinstance(class_weight, str):
+        power = {"sqrt": 0.5, "balanced": 1.0}[class_weight]
+        by_class = np.array([sample[y == kind].sum() ** -power for kind in range(classes)])
     elif class_weight is not None:
         by_class = np.array([class_weight.get(kind, 1.0) for kind in range(classes)])
     omega = torch.from_numpy(sample * by_class[y])

@@ -24,6 +24,8 @@ from unhinge.sklearn.temperature import FOLDS, HeldOutLosses, digest_of, enough_
 
 __all__ = ["UnhingedClassifier"]
 
+# Those of the theory, whose module would import torch: nothing here needs it.
+CLASS_WEIGHT_POWERS = {"sqrt": 0.5, "balanced": 1.0}
 WeightByLabel: TypeAlias = dict[Any, float]  # a label is whatever the caller has
 
 
@@ -50,9 +52,10 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         alpha: Weight decay :math:`\lambda > 0`.
         logit_penalty: Decay :math:`\mu \ge 0` of the scores; above 0 a p-by-p system is solved. Over the examples as
             weighted by `sample_weight`, whatever `class_weight` says.
-        class_weight: ``"balanced"`` (each class the same total, whatever its number), `None`, or a dictionary from
-            label to weight. Unlike elsewhere in scikit-learn ``"balanced"`` is the default: without it the prototypes
-            carry the factor :math:`\pi_c`, and small classes drown. It works with :meth:`partial_fit`.
+        class_weight: ``"balanced"`` (each class the same total, whatever its number), ``"sqrt"`` (weights
+            :math:`n_c^{-1/2}`, half way there), `None`, or a dictionary from label to weight. Unlike elsewhere in
+            scikit-learn ``"balanced"`` is the default: without it the prototypes carry the factor :math:`\pi_c`, and
+            small classes drown. It works with :meth:`partial_fit`.
         kernel: ``"linear"``, any name that ``sklearn.metrics.pairwise.pairwise_kernels`` knows but ``"precomputed"``,
             or a function of two sets of rows that returns their matrix. The examples are kept, as in kernel ridge
             regression, and `logit_penalty` must be 0.
@@ -379,8 +382,10 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Class weights, for classes of these total weights."""
         if self.class_weight is None:
             return np.ones(len(mass))
-        if self.class_weight == "balanced":
-            return np.where(mass > 0, mass.sum() / (len(mass) * np.where(mass > 0, mass, 1.0)), 0.0)
+        if isinstance(self.class_weight, str):
+            relative = np.where(mass > 0, mass.mean() / np.where(mass > 0, mass, 1.0), 0.0)
+            weights: Array = relative ** CLASS_WEIGHT_POWERS[self.class_weight]
+            return weights
         assert isinstance(self.class_weight, dict)
         unknown = [label for label in self.class_weight if label not in self.classes_.tolist()]
         if unknown:
@@ -407,9 +412,10 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"alpha must be greater than 0, got {self.alpha}; without decay there is no minimum.")
         if not (math.isfinite(self.logit_penalty) and self.logit_penalty >= 0):
             raise ValueError(f"logit_penalty must be at least 0, got {self.logit_penalty}.")
-        named = isinstance(self.class_weight, str) and self.class_weight == "balanced"
+        named = isinstance(self.class_weight, str) and self.class_weight in CLASS_WEIGHT_POWERS
         if not (self.class_weight is None or named or isinstance(self.class_weight, dict)):
-            raise ValueError(f'class_weight must be None, "balanced" or a dictionary, got {self.class_weight!r}.')
+            names = ", ".join(f'"{name}"' for name in CLASS_WEIGHT_POWERS)
+            raise ValueError(f"class_weight must be None, {names} or a dictionary, got {self.class_weight!r}.")
         if isinstance(self.kernel, str) and self.kernel == "precomputed":
             raise ValueError('kernel="precomputed" is not supported; pass the function that computes it.')
         unknown = sorted(set(self.kernel_params or {}) - KERNEL_PARAMETERS)
