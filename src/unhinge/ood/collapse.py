@@ -417,4 +417,4 @@ def _dimension(name: str, given: int | None, usual: int, dim: int) -> int:
 
 def _whole(number: object) -> bool:
     """Whether it is a whole number, which may come as a float of numpy or Python."""
-    return isinstance(number, Real) and not isinstance(number, bool) and float(number).is_integer()
+    return not isinstance(number, bool) and isinstance(number, Real) and float(number).is_integer()
