@@ -118,6 +118,7 @@ def test_the_dtype_of_logits_stays_and_counts_will_do(dtype):
     assert UF.adjust_logits(z, torch.tensor([60, 25, 10, 5])).dtype == dtype
     p = z.float().softmax(-1).to(dtype)
     chosen = UF.balanced_decision(p, torch.tensor([60, 25, 10, 5]))
+    assert torch.equal(torch.vmap(lambda one: UF.balanced_decision(one, torch.tensor([60, 25, 10, 5])))(p), chosen)
     assert chosen.shape == (2, 3)
     assert torch.equal(chosen, (p.float() / torch.tensor([0.6, 0.25, 0.1, 0.05])).argmax(-1))
 

@@ -1,8 +1,9 @@
 """What the losses accept, and how they read it: gamma, class weights, targets, the axis of the classes.
 
-Every check looks at shapes, dtypes and Python numbers only, never at the entries of a tensor, so that the losses
-compile to one graph, run under vmap and never wait for a GPU. Entries are checked where torch itself checks them: a
-label out of range is an `IndexError` on the CPU and a device-side assertion on CUDA, as with ``nn.CrossEntropyLoss``.
+Every check looks at shapes, dtypes and Python numbers only, and at the entries of a tensor only through :func:`read`,
+so that the losses compile to one graph, run under vmap and never wait for a GPU. Entries are checked where torch itself
+checks them: a label out of range is an `IndexError` on the CPU and a device-side assertion on CUDA, as with
+``nn.CrossEntropyLoss``.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ __all__ = [
     "class_axis",
     "default_gamma",
     "is_soft",
+    "read",
     "refuse_ignoring",
     "resolve_gamma",
 ]
@@ -150,6 +152,16 @@ def as_tensor(name: str, value: object) -> Tensor:
             f"{name} must be a torch.Tensor, got {type(value).__name__}. Convert: torch.as_tensor({name})."
         )
     return value
+
+
+def read(number: Tensor) -> float | None:
+    """A tensor of one number, where reading it is free: on the CPU, outside of compiled, traced and mapped code."""
+    if torch.compiler.is_compiling() or number.device.type != "cpu":
+        return None
+    try:
+        return float(number.detach())
+    except RuntimeError:  # under vmap, or a tensor without data
+        return None
 
 
 def is_soft(target: object) -> bool:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unhinge.nn.contract import as_class_weight, as_tensor, check_floating, check_positive, check_widths
+from unhinge.nn.contract import as_class_weight, as_tensor, check_floating, check_positive, check_widths, read
 from unhinge.nn.precision import widened
 from unhinge.theory.validation import check_number
 
@@ -167,7 +167,7 @@ def balanced_decision(
     if not 0 <= floor < 1:
         raise ValueError(f"floor must lie in [0, 1), got {floor}: it is a probability too small to be believed.")
     wide = posterior.to(widened(posterior.dtype))
-    if not bool((wide >= 0).all()):  # NaN too
+    if read((wide >= 0).all()) == 0:  # NaN too
         raise ValueError(
             "posterior must hold probabilities, but some are negative or NaN. If these are logits, pass "
             "posterior(logits, radius), or take adjust_logits(logits, prior).argmax(-1)."

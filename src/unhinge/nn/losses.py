@@ -7,7 +7,6 @@ import math
 import warnings
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from unhinge.nn.contract import (
@@ -18,6 +17,7 @@ from unhinge.nn.contract import (
     check_prior_sum,
     check_reduction,
     check_smoothing,
+    read,
 )
 from unhinge.nn.hinge import multiclass_hinge_loss
 from unhinge.nn.margins import adjusted_margin_loss, check_epsilon
@@ -142,17 +142,11 @@ class UnhingedLoss(_ClassLoss):
         return loss
 
     def _warn_of_runaway(self, loss: Tensor, target: Tensor) -> None:
-        """Warn once where the loss has run away: without a radius norms grow until they overflow, silently.
-
-        Only where reading a number is free: on the CPU, outside of compiled, traced and mapped code.
-        """
-        if self._told or torch.compiler.is_compiling() or not isinstance(loss, Tensor):
+        """Warn once where the loss has run away: without a radius norms grow until they overflow, silently."""
+        if self._told or self.reduction != "mean" or not isinstance(loss, Tensor):
             return
-        if self.reduction != "mean" or loss.device.type != "cpu":
-            return
-        try:
-            value = float(loss.detach())
-        except RuntimeError:  # under vmap, or a tensor without data
+        value = read(loss)
+        if value is None:
             return
         if math.isnan(value) and bool((target == self.ignore_index).all()):
             return  # the mean of no example, as in cross-entropy

@@ -168,9 +168,12 @@ def _wrapped_evenly(text: str, width: int) -> list[str]:
 
 
 def _key(kinds: set[str], words: Mapping[str, str], line: type[Line2D]) -> list[Line2D]:
-    marks: dict[str, PlotOptions] = {"sgd": {"marker": "o"}}
-    looks = {kind: {"color": GRAY} | look | marks.get(kind, {}) for kind, look in KINDS.items() if kind in kinds}
-    return [line([], [], label=words[kind], **look) for kind, look in looks.items()]
+    marker = {"sgd": "o"}
+    return [
+        line([], [], label=words[kind], color=GRAY, marker=marker.get(kind, ""), **look)
+        for kind, look in KINDS.items()
+        if kind in kinds
+    ]
 
 
 def _curves(axis: Axes, rows: Sequence[Row], panel: Panel, looks: dict[str, tuple[str, str]]) -> None:
