@@ -264,7 +264,7 @@ Modes = FreeModes | DampedModes
 def shared(flags: Tensor, values: Tensor) -> Tensor:
     """Whether any mode of the same value has the flag: modes that share one turn into each other freely."""
     kinds, group = torch.unique(values.detach(), return_inverse=True)
-    return torch.zeros(len(kinds)).index_add(0, group, flags.float())[group] > 0
+    return values.new_zeros(len(kinds)).index_add(0, group, flags.to(values))[group] > 0
 
 
 def sloped(within: Tensor | None) -> TypeGuard[Tensor]:
