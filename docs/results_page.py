@@ -33,7 +33,12 @@ WORDS = (
     (r"rescaled rate", "rescaled"),
     (r"^(Z-loss|Taylor softmax|unhinged)$", r"\1, many-class head"),
 )
-QUANTITIES = {"plain": "accuracy", "test accuracy": "accuracy", "rarer half fitted": "rare_training_accuracy"}
+QUANTITIES = {
+    "plain": "accuracy",
+    "test accuracy": "accuracy",
+    "fitted": "training.accuracy",
+    "rarer half fitted": "rare_training_accuracy",
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Table:
         numbers = [100 * Decimal(run[quantity]) for run in chosen if run.get(quantity)]
         if not numbers:
             return ""
-        share = quantity == "rare_training_accuracy"
+        share = quantity in ("rare_training_accuracy", "training.accuracy")
         # In decimals, since these are counts of 10,000 images: 28.95 is 29.0, and a float of it is a hair below.
         mean = (sum(numbers, Decimal()) / len(numbers)).quantize(Decimal(1 if share else "0.1"), ROUND_HALF_UP)
         return " ".join([f"{mean} %" if share else f"{mean}", *self.marks(row, column, len(numbers))])
