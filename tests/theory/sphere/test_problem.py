@@ -405,6 +405,16 @@ def test_a_long_search_takes_each_step_once(rescaled, decay, monkeypatch):
     assert sum(asked) < 25_000
 
 
+def test_a_search_does_not_fail_at_what_comes_after_the_step_it_looks_for():
+    """The first feature lies on the line of its target, and 0.4^k is zero after some 800 steps."""
+    path = Spherical([0, 1], torch.eye(2).double(), feature_decay=1.0).descent([[1.0, -1.0], [1.0, 1.0]], lr=0.6)
+    distances = path.distance(torch.arange(100))
+    for wanted in distances[[0, 1, 2]] * 1.0001:
+        assert path.time_to(wanted).item() == int((distances <= wanted).int().argmax())
+    with pytest.raises(ValueError, match="takes a feature on the line of its target to zero"):
+        path.time_to(1e-12)
+
+
 def test_a_schedule_that_stops_leaves_the_features_where_they_are():
     features, weight, target = start()
     for kind in ("flow", "descent"):

@@ -128,12 +128,18 @@ class SphereDescent:
         return self._placed(self._coordinates_after(steps)[:, back.reshape(-1)], moments.shape)
 
     def walk(self, width: int) -> Iterator[Position]:
-        """Position after 0 to `width` steps, then after `width` to twice as many, and so on: each step taken once."""
+        """Position after 0 to `width` steps, then after `width` to twice as many, and so on: each step taken once.
+
+        Where a feature fades or leaves the range of floats, the positions before, and then the error.
+        """
         z, now = torch.stack([self.planes.along, self.planes.across]) / self.unit, 0
         while True:
-            reached = self._stepped(z, self._pull, now, torch.arange(now, now + width + 1))
-            yield self._placed(reached, torch.Size([width + 1]))
+            reached = self._taken(z, self._pull, now, torch.arange(now, now + width + 1))
+            usable = torch.isfinite(reached).all(-1).all(0) & (reached != 0).any(0).all(-1)
+            known = int(usable.cumprod(0).sum())
+            yield self._placed(reached[:, :known], torch.Size([known]))
             z, now = reached[:, -1], now + width
+            self._check_range(z)
 
     def _placed(self, coordinates: Tensor, shape: torch.Size) -> Position:
         """The position at coordinates (2, K, n), as moments of this shape."""
@@ -251,6 +257,13 @@ class SphereDescent:
         return zip(edges, [*edges[1:], math.inf], [*rates[:-1], final_rate(self.schedule)], strict=True)
 
     def _stepped(self, z: Tensor, pull: Tensor, now: int, stops: Tensor, stones: Stones | None = None) -> Tensor:
+        """Coordinates after each of these steps, taken one by one, (2, K, n); an error where there are none."""
+        reached = self._taken(z, pull, now, stops, stones)
+        if len(stops):
+            self._check_range(reached[:, -1])
+        return reached
+
+    def _taken(self, z: Tensor, pull: Tensor, now: int, stops: Tensor, stones: Stones | None = None) -> Tensor:
         reached, rates, known, marks = [], torch.zeros(0), range(0), stops.tolist()
         for stop in marks:
             if stones is not None and (stone := stones.before(stop)) is not None and stone[0] > now:
@@ -265,6 +278,10 @@ class SphereDescent:
                 if stones is not None and now % STRIDE == 0:
                     stones.add(now, z)
             reached.append(z)
+        return torch.stack(reached, 1) if reached else z[:, None][:, :0]
+
+    def _check_range(self, z: Tensor) -> None:
+        """What has faded, or left the range of floats, stays so: it is seen in the last coordinates."""
         if (z == 0).all(0).any():
             raise ValueError(
                 "the decay takes a feature on the line of its target to zero, where the normalized loss has no "
@@ -272,7 +289,6 @@ class SphereDescent:
             )
         if not torch.isfinite(z.detach()).all():
             raise self._too_far()
-        return torch.stack(reached, 1) if reached else z[:, None][:, :0]
 
     def _too_far(self) -> ValueError:
         fade = self.schedule.peak.item() * self.schedule.shape.highest * self.decay.item()

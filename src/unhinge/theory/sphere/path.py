@@ -419,11 +419,14 @@ def _chords(motion: Motion, moments: Tensor) -> Tensor:
 
 
 def _walked(motion: SphereDescent, horizon: float) -> Iterator[Tensor]:
-    """The distance after 0 to `LOOKED_AT` steps, after the next as many, and so on up to the horizon."""
+    """The distance after 0 to `LOOKED_AT` steps, after the next as many, and so on up to the horizon; of fewer where a
+    position cannot be computed, and then its error."""
     parts = [motion.planes.part(slice(first, first + WIDTH)) for first in range(0, len(motion.planes.pull), WIDTH)]
     walks = [replace(motion, planes=part).walk(LOOKED_AT) for part in parts]
     for _ in range(0, int(horizon), LOOKED_AT):
-        yield safe_norm(torch.stack([safe_norm(next(walk).chord(), 1) for walk in walks], -1), 1)
+        norms = [safe_norm(next(walk).chord(), 1) for walk in walks]
+        known = min(map(len, norms))
+        yield safe_norm(torch.stack([norm[:known] for norm in norms], -1), 1)
 
 
 def _first_time_of_fall(measured: Callable[[Tensor], Tensor], wanted: float, horizon: float) -> float:
