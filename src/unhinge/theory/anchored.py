@@ -24,7 +24,7 @@ from unhinge.theory.numerics import CHUNK, EPS, NOISE, safe_divide, safe_norm, s
 from unhinge.theory.path import collapse_of_states, concatenated, described, in_pieces, passages, share_of
 from unhinge.theory.schedules import Schedule, steady_rate
 from unhinge.theory.state import State
-from unhinge.theory.targets import HardTargets, Targets, combined
+from unhinge.theory.targets import Targets, combined
 from unhinge.theory.types import Number, Time
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class AnchoredPath:
     features: Tensor | None  # (n, p), in their dtype; missing after a streamed pass
     targets: Targets | None
     counts: Tensor  # (C,)
+    by_class: bool  # whether the reduced features are the scaled class means, as for integer labels
     biases: Biases | None
     symbol: Symbol  # of the features
     schedule: Schedule  # of the features
@@ -171,7 +172,7 @@ class AnchoredPath:
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
         moments = self._times(time)
-        if not isinstance(self.targets, HardTargets | None):  # soft labels: the classes are those of the most probable
+        if not self.by_class:  # soft labels: the classes are those of the most probable
             states = collapse_of_states(self.at, moments, self.labels, len(self.weight))
             return concatenated(states, moments, like=self.like)
         roots = self.counts.double().sqrt()[:, None]

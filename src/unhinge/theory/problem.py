@@ -26,7 +26,7 @@ from unhinge.theory.linear.propagators import Propagator, descent_propagator, fl
 from unhinge.theory.linear.pull import find_pull
 from unhinge.theory.linear.spectrum import HardSpectrum, Spectrum
 from unhinge.theory.linear.start import CheckedStart, Start, reduce_start
-from unhinge.theory.linear.summary import Summary
+from unhinge.theory.linear.summary import SoftSummary, Summary
 from unhinge.theory.linear.symbols import DescentSymbol, FlowSymbol, Symbol
 from unhinge.theory.rates import best_gamma
 from unhinge.theory.schedules import Schedule, rate_pair
@@ -116,6 +116,7 @@ class LayerPeeled:
         prior: Vector | str | None,
     ) -> LayerPeeled:
         self.targets = source if isinstance(source, HardTargets | SoftTargets) else None
+        self._factor = source.factor if isinstance(source, SoftTargets | SoftSummary) else None
         self.num_classes = source.num_classes
         self.gamma = scalar("gamma", 1 / (self.num_classes - 1) if gamma is None else gamma)
         self.feature_decay = scalar("feature_decay", feature_decay)
@@ -360,7 +361,7 @@ class LayerPeeled:
         return Rates(schedules[0].peak, schedules[1].peak, self.feature_decay, self.weight_decay)
 
     def _reduce(self, features: Matrix | Summary, weight: Matrix, bias: Vector | None) -> CheckedStart:
-        return reduce_start(features, weight, bias, self.targets, self.counts)
+        return reduce_start(features, weight, bias, self.targets, self.counts, self._factor)
 
     def _start(self, reduced: CheckedStart) -> Start:
         x, y = self.spectrum.analyze(reduced.rows, reduced.weight)
@@ -376,6 +377,7 @@ class LayerPeeled:
             features=reduced.features,
             targets=self.targets if reduced.features is not None else None,
             counts=self.counts,
+            by_class=self._factor is None,
             unit=reduced.unit,
             like=reduced.like,
         )
@@ -417,6 +419,7 @@ class LayerPeeled:
             features=reduced.features,
             targets=self.targets if reduced.features is not None else None,
             counts=self.counts,
+            by_class=self._factor is None,
             biases=self._biases(reduced.bias, schedules[1], symbols[1]),
             symbol=symbols[0],
             schedule=schedules[0],

@@ -108,6 +108,29 @@ def test_questions_that_need_every_example_say_so(name, kind, question):
         getattr(path, question)(3)
 
 
+@pytest.mark.parametrize("kind", ["flow", "anchored"])
+def test_of_streamed_soft_labels_no_collapse_is_told(kind):
+    """Their reduced features are not class means, and were once taken for such."""
+    case = NAMED["soft"]
+    summary = summarize(batches(case, 3), case.num_classes)
+    path = getattr(streamed(case, summary), kind)(summary, case.weight)
+    with pytest.raises(ValueError, match="label of each example cannot be given after a streamed pass"):
+        path.collapse(3.0)
+
+
+def test_a_summary_of_other_labels_is_refused():
+    """Soft labels that are summed in other parts have another basis: the sign of a loss was once wrong."""
+    case = NAMED["soft"]
+    whole, split = (summarize(batches(case, size), case.num_classes) for size in (len(case.target), 3))
+    hard = summarize([(case.features, case.target.argmax(1))], case.num_classes)
+    own = LayerPeeled(case.target)
+    assert own.flow(whole, case.weight).loss(1.0) == own.flow(case.features, case.weight).loss(1.0)
+    problems = {"labels": own, "whole": LayerPeeled.from_summary(whole), "hard": LayerPeeled.from_summary(hard)}
+    for name, summary in (("labels", split), ("labels", hard), ("whole", split), ("hard", whole)):
+        with pytest.raises(ValueError, match="not the one that this problem was made from"):
+            problems[name].flow(summary, case.weight)
+
+
 def test_a_problem_from_a_summary_takes_only_summaries():
     case = NAMED["imbalanced"]
     summary = summarize(batches(case, 3), case.num_classes)

@@ -38,7 +38,7 @@ from unhinge.theory.path import (
     zero_start,
 )
 from unhinge.theory.state import State, fitting_scale
-from unhinge.theory.targets import HardTargets, combined
+from unhinge.theory.targets import combined
 from unhinge.theory.types import Number, Time
 from unhinge.theory.validation import check_distances
 
@@ -264,7 +264,7 @@ class LinearPath:
     def collapse(self, time: Time) -> dict[str, Tensor]:
         """Neural-collapse measures at each time: see :func:`unhinge.theory.collapse.collapse_measures`."""
         moments = self.propagator.times(time)
-        if not isinstance(self.start.targets, HardTargets | None):
+        if not self.start.by_class:
             # soft labels: the classes are those of the most probable label, so the states themselves are needed
             parts = collapse_of_states(self.at, moments, self.labels, len(self.start.weight))
         else:

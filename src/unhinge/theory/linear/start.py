@@ -31,13 +31,19 @@ class CheckedStart:
 
 
 def reduce_start(
-    features: Matrix | Summary, weight: Matrix, bias: Vector | None, targets: Targets | None, counts: Tensor
+    features: Matrix | Summary,
+    weight: Matrix,
+    bias: Vector | None,
+    targets: Targets | None,
+    counts: Tensor,
+    factor: Tensor | None,
 ) -> CheckedStart:
     """Check the initial state of a problem with these labels, and pass over it once.
 
     Arguments:
         targets: The labels; None for a problem that was made from a summary, which then takes only summaries.
         counts: Examples per class, (C,).
+        factor: R of soft labels, (r, C), in whose basis their reduced features are; None for integer labels.
     """
     classes = len(counts)
     if not isinstance(features, HardSummary | SoftSummary):
@@ -49,13 +55,14 @@ def reduce_start(
         start, prototypes, biases = check_start(features, weight, bias, targets.size, classes)
         rows, spread = summarize_in_memory(start, targets)
         return _in_units(rows, spread, prototypes, biases, start, start)
-    same = features.num_classes == classes
-    if same and isinstance(features, HardSummary):
-        same = torch.equal(features.counts.double(), counts.double())
+    if isinstance(features, HardSummary):
+        same = factor is None and torch.equal(features.counts.double(), counts.double())
+    else:  # other labels, or the same ones summed in other parts, have another basis
+        same = factor is not None and torch.equal(features.factor, factor)
     if not same:
         raise ValueError(
-            "the summary's class counts are not those of this problem. Make the problem from the same summary: "
-            "LayerPeeled.from_summary(summary)."
+            "the summary is not the one that this problem was made from: its class counts, or the basis of its soft "
+            "labels, are others. Make the problem from it, LayerPeeled.from_summary(summary), or pass the features."
         )
     rows = features.wide_rows()
     like = rows.new_empty(0, dtype=features.dtype)
@@ -94,6 +101,7 @@ class Start:
     features: Tensor | None  # (n, p), in their dtype
     targets: Targets | None
     counts: Tensor  # (C,), examples per class
+    by_class: bool  # whether the reduced features are the scaled class means, as for integer labels
     unit: float  # as in :class:`CheckedStart`
     like: Tensor  # (0,), of the dtype and on the device of the answers
 

@@ -208,7 +208,7 @@ def streamed_away(question: str) -> ValueError:
     """The error of a question that needs the examples themselves."""
     return ValueError(
         f"{question} cannot be given after a streamed pass: it needs every example, and the pass kept only class sums. "
-        "Ask loss, norms, distance or collapse, or solve the problem from features in memory."
+        "Ask loss, norms or distance (of integer labels also collapse), or solve the problem from features in memory."
     )
 
 
