@@ -164,6 +164,12 @@ def test_a_time_that_is_not_a_number_is_refused(kind, time):
         path.at(time)
 
 
+@pytest.mark.parametrize("steps", [2.0**63, 1e300, torch.tensor([1.0, 1e20])], ids=str)
+def test_more_steps_than_can_be_counted_are_not_called_negative(steps):
+    with pytest.raises(ValueError, match=r"fewer than 2\^63 steps, got (9.22337e\+18|1e\+300|1e\+20)"):
+        CASE.descent().loss(steps)
+
+
 def test_whole_numbers_of_steps_may_come_as_floats():
     path = problem().descent(CASE.features, CASE.weight)
     assert torch.equal(path.at(7.0).features, path.at(7).features)

@@ -266,6 +266,8 @@ def check_steps(time: object) -> Tensor:
         if (value != value.round()).any():
             odd = value[value != value.round()].flatten()[0].item()
             raise ValueError(f"descent counts whole steps, got {odd:g}. Round it, or use flow() for continuous time.")
+        if value.numel() and value.max() >= 2.0**63:  # int64 would turn it into a negative number
+            raise ValueError(f"descent counts fewer than 2^63 steps, got {value.max().item():g}. Ask limit(), or less.")
     steps = value.to(torch.int64)
     if steps.numel() and steps.min() < 0:
         raise ValueError(f"steps must not be negative, got {int(steps.min())}.")
