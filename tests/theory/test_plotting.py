@@ -53,6 +53,7 @@ def test_a_path_can_be_drawn(make, line, tmp_path):
     torch.testing.assert_close(torch.as_tensor(loss.get_ydata()), path.loss(times))
     figure.savefig(tmp_path / "path.png")
     assert torch.as_tensor(path.plot([3, 1, 2]).axes[2].lines[0].get_xdata()).tolist() == [1, 2, 3]
+    assert torch.as_tensor(path.plot([]).axes[2].lines[0].get_xdata()).tolist() == []
 
 
 def test_a_streamed_path_is_drawn_without_its_accuracy(tmp_path):

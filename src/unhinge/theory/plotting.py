@@ -78,7 +78,7 @@ def _draw_distance(axes: Axes, path: Path, moments: Tensor) -> None:
     except ValueError as reason:  # a path without a direction, or without a rate, says why
         axes.set_title(str(reason).partition(":")[0], fontsize=7)
         return
-    if -math.inf < rate < 0 and distance[-1] > 0:
+    if -math.inf < rate < 0 and len(distance) and distance[-1] > 0:
         # Through the last point: the prediction is a slope, and the end is where it holds.
         line = distance[-1].log() + rate * (moments - moments[-1]).double()
         shown = line <= distance.max().log()
