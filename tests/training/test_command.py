@@ -174,6 +174,15 @@ def test_a_run_that_diverges_with_a_finite_loss_says_so_and_leaves_with_1():
     assert _diverged(SimpleNamespace(last=record | {"train_loss": -3.0})) is None
 
 
+def test_the_head_that_makes_no_logits_in_training_diverges_by_its_test_accuracy(tmp_path):
+    loud = ("--head", "many", "--loss", "unhinged", "--head-rate", "1e3", "--momentum", "0")
+    code, _, stderr = run("train", *loud, "--epochs", "1", "--width", "4", "--out", tmp_path)
+    assert code == 1
+    assert "the test accuracy" in stderr
+    assert "which is guessing" in stderr
+    assert "Lower --head-rate" in stderr
+
+
 def test_an_evaluation_names_each_quantity_once_and_angles_in_degrees(trained):
     out, _ = trained
     code, stdout, stderr = run("evaluate", out, "--ood", "digits", "--prior", "counts")

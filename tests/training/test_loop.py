@@ -198,6 +198,16 @@ def test_a_folder_that_holds_another_run_is_left_alone(tmp_path, few):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_run_is_not_continued_on_other_images(tmp_path, few):
+    """A folder of images may have gained or lost some since, and the recipe is the same."""
+    fit(TINY, tmp_path, material=few)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    fewer = Material(few.train.subset(torch.arange(195)), few.test, None)
+    with pytest.raises(RecipeError, match=r"on other images; they differ in train_images, counts\. Put them back"):
+        fit(TINY, tmp_path, material=fewer)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"lr": "a"}', b'{"unknown": 1}'])
 def test_a_damaged_recipe_file_in_the_folder_is_named(tmp_path, few, content):
     (tmp_path / "recipe.json").write_bytes(content)

@@ -100,6 +100,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, few,
     again = fit(TINY, folder, material=few)
     assert len(again.complaints) == 1
     assert newest.name in again.complaints[0]
+    assert again.complaints[0].endswith("The one before it was used.")
     assert again.records == whole.records
     assert_same(folder, tmp_path / "whole")
     assert older.name not in [path.name for path in folder.glob("checkpoint-*")]
@@ -113,6 +114,8 @@ def test_with_all_checkpoints_damaged_it_starts_over_and_says_so(tmp_path, few):
         path.write_bytes(b"no checkpoint")
     again = fit(TINY, folder, material=few)
     assert len(again.complaints) == 2
+    assert again.complaints[-1].endswith("No whole one is left, so the run began anew.")
+    assert not any("was used" in complaint for complaint in again.complaints)
     assert again.records == whole.records
     assert_same(folder, tmp_path / "whole")
 

@@ -262,13 +262,16 @@ def train(
 
 def _diverged(run: Run) -> str | None:
     """What to say of a run whose loss is finite and worth nothing: huge, with the accuracy of guessing."""
-    loss, accuracy = run.last["train_loss"], run.last["train_accuracy"]
+    loss, accuracy, images = run.last["train_loss"], run.last["train_accuracy"], "training"
+    advice = "Fix the prototypes (--head pal with --radius, or --head fnpal), add --weight-decay, or lower --lr."
+    if not isinstance(accuracy, float):  # the head many makes no logits in training
+        accuracy, images = run.last["test_accuracy"], "test"
+        advice = "Lower --head-rate or --lr."
     if not isinstance(loss, float) or abs(loss) < HUGE_LOSS or accuracy > GUESSING:
         return None
     return (
-        f"the loss is {loss:.3g} and the training accuracy {accuracy:.2f}, which is guessing. The norms grew without "
-        f"bound (mean feature norm {run.last['feature_norm']:.3g}). Fix the prototypes (--head pal with --radius, or "
-        "--head fnpal), add --weight-decay, or lower --lr."
+        f"the loss is {loss:.3g} and the {images} accuracy {accuracy:.2f}, which is guessing. The norms grew without "
+        f"bound (mean feature norm {run.last['feature_norm']:.3g}). {advice}"
     )
 
 
@@ -427,7 +430,7 @@ def _fit(
     for warning in run.warnings:
         typer.echo(f"unhinge: {warning}", err=True)
     for complaint in run.complaints:
-        typer.echo(f"unhinge: {complaint} The one before it was used.", err=True)
+        typer.echo(f"unhinge: {complaint}", err=True)
     return run if workers.rank == 0 else None
 
 

@@ -42,7 +42,7 @@ from unhinge.training.network import ManyClassAdapter, biases_of, network_of, pr
 from unhinge.training.objective import Objective, objective_of
 from unhinge.training.parallel import Processes, SingleProcess
 from unhinge.training.recipe import Recipe, RecipeError
-from unhinge.training.records import Log
+from unhinge.training.records import Log, read_data
 
 __all__ = ["Interrupted", "Material", "Progress", "Run", "fit", "learning_rate", "material_of"]
 
@@ -63,7 +63,7 @@ class Run:
     recipe: Recipe
     records: list[JsonRecord]
     stopped: str | None = None
-    complaints: tuple[str, ...] = ()  # damaged checkpoints that were passed over
+    complaints: tuple[str, ...] = ()  # damaged checkpoints that were passed over, and what was done instead
     warnings: tuple[str, ...] = ()  # what is not as it was when the run began, and may change its last bits
 
     @property
@@ -152,9 +152,11 @@ def fit(
     with only_writer(place) if processes.rank == 0 else nullcontext(), using_threads(recipe.threads):
         _claim(place, recipe, processes)
         images = material or material_of(recipe, data_root)
+        described = _described(recipe, images)
+        _check_images(place, described)
         warnings = _compared(place / "machine.json") if processes.rank == 0 else ()
         if processes.rank == 0:
-            write_atomically(place / "data.json", (json.dumps(_described(recipe, images)) + "\n").encode())
+            write_atomically(place / "data.json", (json.dumps(described) + "\n").encode())
         run = _Training(recipe, place, images, processes, save_every, tensorboard, interrupted)
         return replace(run.finish(progress), warnings=warnings)
 
@@ -358,6 +360,9 @@ class _Training:
     def _resume(self) -> int:
         """Go on where the newest whole checkpoint stands; the number of records that belong to it."""
         newest, complaints = checkpoint.load_newest(self.folder)
+        if complaints:
+            used = "The one before it was used." if newest else "No whole one is left, so the run began anew."
+            complaints[-1] = f"{complaints[-1]} {used}"
         self.complaints = tuple(complaints)
         if newest is None:
             return 0
@@ -456,6 +461,20 @@ def _claim(folder: Path, recipe: Recipe, processes: Processes) -> None:
 def _begun(folder: Path) -> bool:
     """Whether there is anything to lose: a model that could not be built has left a recipe, and no more."""
     return any(next(folder.glob(made), None) for made in ("checkpoint-*", "*.safetensors", "log.*"))
+
+
+def _check_images(folder: Path, now: JsonRecord) -> None:
+    """Refuse to go on with other images than the run began on: a folder of one's own may have gained or lost some."""
+    then = read_data(folder)
+    if then is None or not _begun(folder):
+        return
+    # Typefaces may lie elsewhere by now, and the recipe has their checksums.
+    differing = [name for name in now if name != "fonts" and name in then and then[name] != now[name]]
+    if differing:
+        raise RecipeError(
+            f"{folder} holds this run on other images; they differ in {', '.join(differing)}. Put them back as they "
+            "were, or choose another folder."
+        )
 
 
 def _compared(path: Path) -> tuple[str, ...]:
