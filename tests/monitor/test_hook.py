@@ -9,6 +9,7 @@ import math
 import warnings
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -376,10 +377,54 @@ def test_a_loss_without_integer_labels_is_an_error():
     loss_fn(model(x), nn.functional.one_hot(y, CLASSES).float())
 
 
-@pytest.mark.parametrize(("setting", "message"), [({"when": "test"}, "when must be"), ({"distance": 3.0}, "distance")])
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"when": "test"}, "when must be"),
+        ({"distance": 3.0}, "distance"),
+        ({"distance": "near"}, "distance must be a number, got str"),
+        ({"lr": "fast"}, "lr must be a number, got str"),
+        ({"lr": None}, "lr must be a number, got NoneType"),
+        ({"gamma": "large"}, "gamma must be a number, got str"),
+        ({"weight_decay": None}, "weight_decay must be a number, got NoneType"),
+        ({"loss": nn.functional.cross_entropy}, "loss must be a module.*got function.*update"),
+    ],
+)
 def test_settings_that_mean_nothing_are_an_error(setting, message):
     with pytest.raises(ValueError, match=message):
         Monitor(network(), **setting)
+
+
+@pytest.mark.parametrize("lr", [np.float32(0.25), torch.tensor(0.25), lambda: torch.tensor(0.25)])
+def test_the_rate_may_be_any_number(lr):
+    model, (x, y) = network(), batches(1)[0]
+    records = []
+    for rate in (0.25, lr):
+        monitor = Monitor(model, lr=rate)
+        model(x)
+        monitor.update(y)
+        records.append(monitor.compute())
+    assert records[0] == records[1]
+    assert "theory/growth" in records[0]
+
+
+def test_a_function_that_returns_no_rate_costs_the_prediction_alone():
+    model, (x, y) = network(), batches(1)[0]
+    monitor = Monitor(model, lr=lambda: None)
+    model(x)
+    monitor.update(y)
+    with pytest.warns(UserWarning, match="no prediction: lr must be a number, got NoneType"):
+        assert monitor.compute()["examples"] == len(y)
+
+
+def test_a_batch_without_examples_counts_nothing():
+    model, (x, y) = network(), batches(1)[0]
+    monitor = Monitor(model, theory=False)
+    model(x[:0])
+    monitor.update(y[:0])
+    model(x)
+    monitor.update(y)
+    assert monitor.compute()["examples"] == len(y)
 
 
 def test_copies_and_files_of_the_model_hear_nothing():

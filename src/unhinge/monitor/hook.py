@@ -23,6 +23,7 @@ from unhinge.nn.probe import find_head, head_parameters
 from unhinge.prediction import Measured
 from unhinge.theory.numerics import float64_device
 from unhinge.theory.processes import sum_over_processes
+from unhinge.theory.validation import check_number
 
 __all__ = ["Monitor"]
 
@@ -91,8 +92,19 @@ class Monitor:
     ) -> None:
         if when not in ("train", "eval", "always"):
             raise ValueError(f'when must be "train", "eval" or "always", got {when!r}.')
+        settings = {"distance": distance, "gamma": gamma, "feature_decay": feature_decay, "weight_decay": weight_decay}
+        for name, value in settings.items():
+            if name != "gamma" or value is not None:
+                check_number(name, value)
+        if not callable(lr):
+            check_number("lr", lr)
         if not 0 < distance < 2:
             raise ValueError(f"distance must lie between 0 and 2, got {distance:g}.")
+        if loss is not None and not isinstance(loss, nn.Module):
+            raise ValueError(
+                f"loss must be a module such as nn.CrossEntropyLoss(), got {type(loss).__name__}. Leave it out where "
+                "the loss is a function, and call update(labels) after each forward pass."
+            )
         self.head = find_head(model, head)
         self.when = when
         self.lr = lr
@@ -202,9 +214,10 @@ class Monitor:
             some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
             return None, f"there is no prediction without an example of every class, and of {some} there was none."
         measured = Measured(whole.classes, weight, bias, {}, None)
-        lr = self.lr if isinstance(self.lr, int | float) else self.lr()
         fixed = not any(parameter.requires_grad for name, parameter in self.head.named_parameters() if name != "bias")
         try:
+            lr = self.lr() if callable(self.lr) else self.lr
+            check_number("lr", lr)
             return forecast(measured, self.setting, float(lr), fixed), None
         except ValueError as error:
             return None, f"there is no prediction: {error}"
@@ -244,11 +257,11 @@ class Monitor:
         if not self._heard:
             return False
         flat = torch.as_tensor(labels).detach().reshape(-1)
-        rows, passes = 0, 0
+        passes, rows = 1, len(self._heard[-1])
         while rows < len(flat) and passes < len(self._heard):
             passes += 1
             rows += len(self._heard[-passes])
-        if rows != len(flat) or not passes:
+        if rows != len(flat):
             shapes = ", ".join(str(tuple(features.shape)) for features in list(self._heard)[-4:])
             self._heard.clear()
             raise ValueError(
