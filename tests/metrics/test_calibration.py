@@ -177,6 +177,8 @@ def test_a_gradient_of_the_probabilities_does_no_harm():
         (torch.tensor([[0.5, 0.5]]), torch.tensor([0, 1]), r"\(1,\)"),
         (torch.tensor([[0.5, 0.5]]), torch.tensor([0.0]), "integer labels"),
         (torch.randn(4, 5), torch.zeros(4, dtype=torch.int64), "softmax"),
+        (np.ma.masked_array([[0.5, 0.5]], [[True, False]]), torch.tensor([0]), "has 1 masked entry"),
+        (torch.full((3, 2), 0.5), np.ma.masked_array([0, 1, 0], [True, False, True]), "has 2 masked entries.*Leave"),
     ],
 )
 def test_what_is_not_a_prediction_is_refused(measure, p, y, words):

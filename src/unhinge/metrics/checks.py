@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unhinge.theory.numerics import widened
+from unhinge.theory.validation import check_unmasked
 
 __all__ = ["Labels", "Numbers", "as_labels", "as_numbers", "as_probabilities", "at_least_single"]
 
@@ -42,6 +43,7 @@ def as_numbers(name: str, value: Numbers, shape: tuple[str | int, ...]) -> Tenso
 
 
 def _as_tensor(name: str, value: object, what: str) -> Tensor:
+    check_unmasked(name, value)
     try:
         return value if isinstance(value, Tensor) else torch.as_tensor(_plain(value))
     except (TypeError, ValueError, RuntimeError):

@@ -23,7 +23,7 @@ from unhinge.nn.probe import find_head, head_parameters
 from unhinge.prediction import Measured
 from unhinge.theory.numerics import float64_device
 from unhinge.theory.processes import sum_over_processes
-from unhinge.theory.validation import check_number
+from unhinge.theory.validation import check_number, check_unmasked
 
 __all__ = ["Monitor"]
 
@@ -256,6 +256,7 @@ class Monitor:
         """Count the last forward passes that have as many rows as there are labels; False if there are none at all."""
         if not self._heard:
             return False
+        check_unmasked("labels", labels)
         flat = torch.as_tensor(labels).detach().reshape(-1)
         passes, rows = 1, len(self._heard[-1])
         while rows < len(flat) and passes < len(self._heard):

@@ -28,6 +28,7 @@ __all__ = [
     "check_start",
     "check_steps",
     "check_times",
+    "check_unmasked",
     "scalar",
 ]
 
@@ -45,6 +46,7 @@ def as_tensor(name: str, value: object) -> Tensor:
     """
     if isinstance(value, Tensor):
         return value
+    check_unmasked(name, value)
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError):  # rows of different lengths, for one
@@ -61,6 +63,19 @@ def as_tensor(name: str, value: object) -> Tensor:
     # It warns about arrays that must not be written to, and refuses negative strides: those are copied.
     array = np.require(array, dtype=plain[array.dtype.kind] if unknown else native, requirements=["C", "W"])
     return torch.from_numpy(array)
+
+
+def check_unmasked(name: str, value: object) -> None:
+    """No masked array with something masked: as a tensor it would show what its mask hides.
+
+    Example:
+        >>> check_unmasked("target", np.ma.masked_equal([0, 1, 9], 9))
+        Traceback (most recent call last):
+        ValueError: target has 1 masked entry. Leave out the examples it belongs to.
+    """
+    if isinstance(value, np.ma.MaskedArray) and (count := int(np.ma.count_masked(value))):
+        entries, owners = ("entry", "it belongs") if count == 1 else ("entries", "they belong")
+        raise ValueError(f"{name} has {count} masked {entries}. Leave out the examples {owners} to.")
 
 
 def as_tensors(values: Mapping[str, object]) -> list[Tensor]:
