@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,22 @@ def test_a_function_can_be_the_kernel_and_calibrates_as_the_linear_one_does():
     x, y = data([15, 8, 5])
     linear, kernel = UnhingedClassifier().fit(x, y), UnhingedClassifier(kernel=linear_kernel).fit(x, y)
     np.testing.assert_allclose(kernel.predict_proba(x), linear.predict_proba(x), atol=1e-10)
+
+
+@pytest.mark.parametrize("calibrate", [True, False])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_kernel_that_is_not_finite_is_refused(broken: float, calibrate: bool):
+    """It would make every score NaN, and the first class the answer to everything."""
+    x, y = data([15, 8, 5])
+    factor = {"of": broken}
+    fitted = UnhingedClassifier(kernel=lambda a, b: a @ b.T * factor["of"], calibrate=calibrate)
+    with pytest.raises(ValueError, match="the kernel must return finite numbers"):
+        fitted.fit(x, y)
+    factor["of"] = 1.0
+    fitted.fit(x, y)
+    factor["of"] = broken
+    with pytest.raises(ValueError, match="the kernel must return finite numbers"):
+        fitted.predict(x)
 
 
 # ---- in parts ------------------------------------------------------------------------------------------------------

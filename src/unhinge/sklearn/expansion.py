@@ -42,6 +42,11 @@ def kernel_products(kernel: Kernel, x: Array, others: Array, columns: Array) -> 
             raise ValueError(
                 f"the kernel must return a matrix of shape {(rows.stop - rows.start, len(others))}, got {values.shape}."
             )
+        if not np.isfinite(values).all():
+            raise ValueError(
+                "the kernel must return finite numbers, but some are NaN or infinite. Look at its parameters, and at "
+                "the scale of the features."
+            )
         result[rows] = values @ columns
     return result
 
