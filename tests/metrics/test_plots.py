@@ -79,6 +79,13 @@ def test_histograms_are_densities_over_common_bins():
     assert axes.get_xlabel() == "energy"
 
 
+def test_huge_scores_that_hardly_differ_are_drawn():
+    """As of a run that diverged: between them lie fewer numbers than bins."""
+    scores = 1e22 + torch.tensor([0.0, 2.0**21], dtype=torch.float64)
+    for bars in score_histogram(scores, scores.flip(0), bins=60).containers:
+        assert sum(bar.get_height() * bar.get_width() for bar in bars) == pytest.approx(1.0)
+
+
 def test_importing_the_metrics_imports_neither_matplotlib_nor_scikit_learn():
     source = str(Path(unhinge.__file__).parents[1])
     code = (

@@ -29,6 +29,13 @@ def test_one_stray_value_does_not_flatten_the_rest():
     assert high - low < 20
 
 
+def test_huge_scores_that_hardly_differ_are_drawn():
+    """As of a run that diverged: between them lie fewer numbers than bins."""
+    scores = 1e22 + torch.tensor([0.0, 2.0**21], dtype=torch.float64)
+    low, high = draw_scores({"norm": scores}, {"svhn": {"norm": scores}}).axes[0].get_xlim()
+    assert low < 1e22 < high
+
+
 @pytest.mark.parametrize(("middle", "spread"), [(-0.0012, 0.0004), (-12345.0, 3.0), (1000.0, 400.0)])
 def test_the_numbers_below_a_panel_stand_apart(middle, spread):
     scores = {name: middle + spread * torch.linspace(-3, 3, 100, dtype=torch.float64) for name in "abcd"}

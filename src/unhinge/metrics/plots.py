@@ -10,7 +10,7 @@ from unhinge.metrics.adjustment import StrengthCurve
 from unhinge.metrics.calibration import Reliability
 from unhinge.metrics.checks import Numbers, as_numbers
 from unhinge.metrics.ood import ood_metrics
-from unhinge.results.look import BLUE, COLORS, FAINT, ORANGE, new_figure, styled
+from unhinge.results.look import BLUE, COLORS, FAINT, ORANGE, histogram_range, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,7 +101,7 @@ def score_histogram(
         for name, value in (("id_scores", id_scores), ("ood_scores", ood_scores))
     )
     axes = _axes(axes)
-    reach = (min(inside.min(), outside.min()), max(inside.max(), outside.max()))
+    reach = histogram_range(min(inside.min(), outside.min()), max(inside.max(), outside.max()))
     for values, color, name in ((inside, INSIDE, "known"), (outside, OUTSIDE, "unknown")):
         axes.hist(values, bins, range=reach, density=True, color=color, alpha=0.55, label=name)
     axes.set(xlabel=label, ylabel="density")

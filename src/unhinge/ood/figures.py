@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from unhinge.results.look import COLORS, head_line, new_figure, styled
+from unhinge.results.look import COLORS, head_line, histogram_range, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def draw_scores(known: Mapping[str, Tensor], unknown: Mapping[str, Mapping[str, 
         for axis, (score, values) in zip(panels, known.items(), strict=False):
             sets = {"known": values} | {data: scores[score] for data, scores in unknown.items()}
             sets = {data: scores.detach().double().cpu() for data, scores in sets.items()}
-            reach = (
+            reach = histogram_range(
                 min(scores.quantile(OUTLIERS).item() for scores in sets.values()),
                 max(scores.quantile(1 - OUTLIERS).item() for scores in sets.values()),
             )

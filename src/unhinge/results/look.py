@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     *("COLORS", "DARK_COLORS", "MARKERS", "DASHES"),
     *("BLUE", "ORANGE", "GREEN", "INK", "GRAY", "FAINT", "GRID", "STYLE"),
-    *("DPI", "head_line", "new_figure", "save", "styled"),
+    *("DPI", "head_line", "histogram_range", "new_figure", "save", "styled"),
 ]
 
 # Okabe and Ito (2008): told apart with any kind of color vision. Their yellow is left out: it vanishes in print.
@@ -94,3 +94,17 @@ def save(figure: Figure, folder: Path, name: str = "figure") -> tuple[Path, Path
         figure.savefig(png, dpi=DPI, metadata={"Software": None})
         figure.savefig(pdf, metadata={"CreationDate": None, "Producer": None, "Creator": None})
     return png, pdf
+
+
+def histogram_range(low: float, high: float) -> tuple[float, float]:
+    """From `low` to `high`, or some way around them where bins between would be narrower than floats can tell apart.
+
+    Example:
+        >>> histogram_range(0.0, 1.0), histogram_range(1e22, 1e22)
+        ((0.0, 1.0), (9.99e+21, 1.001e+22))
+    """
+    size = max(abs(low), abs(high))
+    if high - low > 1e-12 * size:  # enough for thousands of bins
+        return low, high
+    room = max(0.5, 1e-3 * size)
+    return low - room, high + room
