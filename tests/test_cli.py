@@ -15,6 +15,7 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
+import data_makers as make
 import unhinge
 from unhinge.cli import app
 from unhinge.paper.catalogue import choose, list_studies
@@ -89,6 +90,13 @@ def test_the_list_tests_nothing():
     code, out, _ = run("verify", "--list")
     assert code == 0
     assert len(out.splitlines()) == len(registry.claims())
+
+
+def test_the_list_has_nothing_to_write(tmp_path: Path):
+    code, _, err = run("verify", "--list", "--out", str(tmp_path / "report"))
+    assert code == 2
+    assert "--list tests nothing" in err
+    assert not (tmp_path / "report").exists()
 
 
 def test_an_unknown_claim_names_the_nearest_and_leaves_with_2():
@@ -342,6 +350,18 @@ def test_data_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path):
     assert "--data-root" in records["cifar10"]["words"]
     assert CliRunner().invoke(app, ["data", "cifar10", "--data-root", str(tmp_path)]).exit_code == 1
     assert CliRunner().invoke(app, ["data", "cifar11"]).exit_code == 2
+
+
+def test_data_looks_at_a_folder_of_images_as_train_would(tmp_path: Path):
+    for number, name in enumerate("ababab"):
+        make.image(tmp_path / name / f"{number}.png", make.images(8 + number // 5, 8, 3))
+    result = CliRunner().invoke(app, ["data", f"folder:{tmp_path}"])
+    assert result.exit_code == 1
+    assert "Train with --image-size" in " ".join(result.stdout.split())
+    (tmp_path / "b" / "5.png").unlink()
+    result = CliRunner().invoke(app, ["data", f"folder:{tmp_path}", "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)[0]["words"] == "2 test images of 3 x 8 x 8, 2 classes"
 
 
 def test_collecting_computes_no_figure_and_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def show(
-    name: Annotated[list[str] | None, typer.Argument(help="Data sets to look at. Without any, all.")] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Argument(help="Data sets to look at, also folder:PATH of your own images. Without any, all."),
+    ] = None,
     data_root: Annotated[
         Path | None,
         typer.Option(help="Folder with the data sets.", show_default="the variable UNHINGE_DATA, or data"),
@@ -38,7 +41,7 @@ def show(
 
     known = [data_set for data_set in NAMES if data_set != "folder:PATH"]
     for asked in name or ():
-        if asked not in known:
+        if asked not in known and not asked.startswith("folder:"):
             refuse(str(no_such_data(asked, known)))
     records = [_record(data_set, data_root) for data_set in name or known]
     if json:
@@ -59,7 +62,8 @@ def _record(name: str, root: Path | None) -> dict[str, object]:
             warnings.simplefilter("ignore")
             images = load(name, root, train=name in ("digits", "glyphs"), checksum="error").test
     except (ValueError, OSError, ImportError) as error:
-        return {"name": name, "there": False, "words": str(error).replace("with root=", "with --data-root")}
+        words = str(error).replace("with root=", "with --data-root")
+        return {"name": name, "there": False, "words": words.replace("Pass image_size=", "Train with --image-size")}
     shape = " x ".join(str(side) for side in images.images.shape[1:])
     words = f"{len(images):,} test images of {shape}, {len(images.classes):,} classes"
     return {"name": name, "there": True, "words": words}
@@ -71,7 +75,7 @@ def _print(records: list[dict[str, object]]) -> None:
     from rich.text import Text
 
     table = Table(pad_edge=False, show_lines=True)
-    table.add_column("data set", no_wrap=True)
+    table.add_column("data set", overflow="fold", min_width=15, max_width=30)  # room for all names but a long path
     table.add_column("", no_wrap=True)
     table.add_column("what is there, or how to get it", overflow="fold")  # an address cut short helps nobody
     for record in records:

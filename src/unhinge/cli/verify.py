@@ -57,6 +57,8 @@ def verify(
 
     if json + markdown + html + listing > 1:
         refuse("choose one of --json, --markdown, --html and --list: each of them takes all of stdout.")
+    if listing and out is not None:
+        refuse("--list tests nothing, so there is nothing to write: leave out --out, or --list.")
     try:
         chosen = [statement for name in claim for statement in find(name)] if claim else list(claims())
     except UnknownClaim as error:
