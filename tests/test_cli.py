@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -127,6 +128,18 @@ def test_python_m_unhinge_is_the_command():
         [sys.executable, "-m", "unhinge", "--version"], capture_output=True, text=True, check=True, cwd=source
     )
     assert done.stdout == f"unhinge {unhinge.__version__}\n"
+
+
+def test_a_terminal_without_greek_letters_is_no_reason_to_fail():
+    """As on Windows, or where the locale has no UTF-8; the titles of claims hold a theta."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unhinge", "verify", "--list"],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"theorem-2-theta-sign               Whether the smaller exponent ?" in done.stdout
 
 
 def test_the_command_is_light_to_import():

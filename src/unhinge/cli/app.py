@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -54,6 +55,8 @@ def main() -> None:
     The exit code is 0 where all is well, 1 where a statement failed or a run stopped, 2 for a wrong argument, 130 after
     Ctrl-C, and 141 where whoever read the output has left (`unhinge verify | head`), as for other programs.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # where there is no Greek letter, a question mark does
     with _without_traces():
         code = _run()
     try:
