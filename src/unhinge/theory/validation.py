@@ -73,7 +73,7 @@ def check_unmasked(name: str, value: object) -> None:
         Traceback (most recent call last):
         ValueError: target has 1 masked entry. Leave out the examples it belongs to.
     """
-    if isinstance(value, np.ma.MaskedArray) and (count := int(np.ma.count_masked(value))):
+    if isinstance(value, np.ma.MaskedArray) and (count := int(np.asarray(value.mask).sum())):
         entries, owners = ("entry", "it belongs") if count == 1 else ("entries", "they belong")
         raise ValueError(f"{name} has {count} masked {entries}. Leave out the examples {owners} to.")
 
