@@ -368,9 +368,9 @@ def test_data_says_what_is_there_and_how_to_get_the_rest(tmp_path: Path):
 def test_data_looks_at_a_folder_of_images_as_train_would(tmp_path: Path):
     for number, name in enumerate("ababab"):
         make.image(tmp_path / name / f"{number}.png", make.images(8 + number // 5, 8, 3))
-    result = CliRunner().invoke(app, ["data", f"folder:{tmp_path}"])
+    result = CliRunner().invoke(app, ["data", f"folder:{tmp_path}", "--json"])
     assert result.exit_code == 1
-    assert "Train with --image-size" in " ".join(result.stdout.split())
+    assert "Train with --image-size" in json.loads(result.stdout)[0]["words"]
     (tmp_path / "b" / "5.png").unlink()
     result = CliRunner().invoke(app, ["data", f"folder:{tmp_path}", "--json"])
     assert result.exit_code == 0

@@ -328,7 +328,10 @@ PATHS: dict[str, Case] = {
         UNEVEN, linear("anchored", streamed=True), held=True, refuses=STREAMED, ignores=("features",)
     ),
     "streamed, soft labels": Case(
-        soft(BALANCED), linear("flow", streamed=True), refuses=STREAMED, ignores=("features",)
+        soft(BALANCED),
+        linear("flow", streamed=True),
+        refuses=STREAMED | {"collapse": "streamed"},
+        ignores=("features",),
     ),
     "kernel": Case(kernel_of(BALANCED.change(feature_decay=0.0)), kernel_flow, refuses=GROWS),
     "kernel with feature decay": Case(kernel_of(UNEVEN), kernel_flow, refuses=GROWS),

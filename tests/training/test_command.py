@@ -228,7 +228,7 @@ def test_another_loss_that_blows_up_is_not_given_the_advice_for_the_raw_one(tmp_
         (["--head", "fnpal", "--loss", "unhinged", "--radius", "5"], "the features are normalized: leave it out"),
         (["--seed", "-1"], "seed must be a whole number"),
         (["--threads", "0"], "threads must be a whole number of at least 1"),
-        (["--largest", "100000"], "it can have 1 to"),
+        (["--largest", "100000"], "enough for 1 to"),
         (["--largest", "0"], "largest must be a whole number of at least 1"),
     ],
 )
