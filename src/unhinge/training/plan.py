@@ -17,6 +17,8 @@ from unhinge.training.recipe import Recipe
 
 __all__ = ["Plan", "plan_of"]
 
+TIMED = 3  # steps
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -44,9 +46,6 @@ class Plan:
             f"{self.flops_per_image / 1e6:,.1f} MFLOP per image and pass, {self.flops:.3g} FLOP in all, "
             f"about {long} on this device"
         )
-
-
-TIMED = 3  # steps
 
 
 def plan_of(recipe: Recipe, data_root: str | Path | None, device: torch.device) -> Plan:

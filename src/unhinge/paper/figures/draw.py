@@ -122,7 +122,7 @@ def draw(
         handles = []
         for name, (color, marker) in looks.items():
             dashes = "-" if name in lined else ""  # some are simulated only
-            look: PlotOptions = {"color": color, "ls": dashes, "marker": marker, "mfc": "white", "ms": 4.5}
+            look: PlotOptions = {**KINDS["sgd"], "color": color, "ls": dashes, "marker": marker}
             handles.append(Line2D([], [], label=pretty(name), **look))
         handles += _key({row.kind for row in rows}, {**WORDS, **(words or {})}, Line2D)
         wide = -(-len(handles) // -(-len(handles) // widest))  # rows of equal length
@@ -168,9 +168,8 @@ def _wrapped_evenly(text: str, width: int) -> list[str]:
 
 
 def _key(kinds: set[str], words: Mapping[str, str], line: type[Line2D]) -> list[Line2D]:
-    marker = {"sgd": "o"}
     return [
-        line([], [], label=words[kind], color=GRAY, marker=marker.get(kind, ""), **look)
+        line([], [], label=words[kind], color=GRAY, marker="o" if kind == "sgd" else "", **look)
         for kind, look in KINDS.items()
         if kind in kinds
     ]

@@ -293,7 +293,7 @@ class FlowPanels:
         log, matrix = self._products_before(flat.clamp(max=stop))
         if self.settles < math.inf and bool((flat > self.settles).any()):
             extra = (flat - self._settles()).clamp(min=0)[:, None]
-            clocks = (schedule.peak * _final(schedule) * extra for schedule in self.schedules)
+            clocks = (_final_rate(schedule) * extra for schedule in self.schedules)
             tail_log, tail = flow_matrix(self.sigma, self.rates.feature_decay, self.rates.weight_decay, *clocks)
             log, matrix = normalized(log + tail_log, tail @ matrix)
         groups = len(self.sigma)
@@ -303,7 +303,7 @@ class FlowPanels:
         if self.settles == math.inf:
             raise _unsettled()
         end = torch.tensor(self.settles, dtype=torch.float64)
-        steady = self._generator(*(schedule.peak * _final(schedule) for schedule in self.schedules))
+        steady = self._generator(*map(_final_rate, self.schedules))
         return _tail(steady, *self.products(end), discrete=False)
 
     def _generator(self, features: Tensor, weight: Tensor) -> Tensor:
@@ -438,7 +438,7 @@ class DescentSteps:
         # A rate that falls for ever is zero from where it settles: what is left of it would drive 1e10 times as many
         # steps away.
         rates = [
-            torch.where(steps < schedule.shape.settles, schedule(steps), schedule.peak * _final(schedule))
+            torch.where(steps < schedule.shape.settles, schedule(steps), _final_rate(schedule))
             for schedule in self.schedules
         ]
         return torch.stack(rates, -1)
@@ -476,8 +476,9 @@ def _floor(schedule: Schedule) -> float:
     return schedule.shape.floor if math.isfinite(schedule.shape.floor) else 0.0
 
 
-def _final(schedule: Schedule) -> Tensor:
-    return schedule.shape.final if math.isfinite(schedule.shape.floor) else torch.zeros((), dtype=torch.float64)
+def _final_rate(schedule: Schedule) -> Tensor:
+    """The rate that a schedule ends with; zero where that is not known."""
+    return schedule.peak * (schedule.shape.final if math.isfinite(schedule.shape.floor) else 0.0)
 
 
 def _unsettled() -> ValueError:
