@@ -144,6 +144,15 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
         assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize("place", ["gone", "a file"])
+def test_no_room_is_blamed_only_where_there_is_none(tmp_path, place):
+    (tmp_path / "a file").touch()
+    with pytest.raises(OSError, match=r"directory, while writing file \(3 bytes\)") as error:
+        write_atomically(tmp_path / place / "file", b"new")
+    assert "make room" not in str(error.value)
+    assert "remove the cause and run the same command again" in str(error.value)
+
+
 def _full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

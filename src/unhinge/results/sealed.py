@@ -8,11 +8,13 @@ to deceive.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from unhinge.results.json import JsonRecord
@@ -52,11 +54,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.replace(beside, path)
         _flush_folder(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
+        cure = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "remove the cause"
         raise OSError(
             error.errno,
             f"{error.strerror}, while writing {path.name} ({len(content):,} bytes). What was saved before is whole: "
-            "make room and run the same command again, it continues from there",
+            f"{cure} and run the same command again, it continues from there",
             str(path.parent),
         ) from error
 
@@ -74,10 +78,8 @@ def _alive(process: int) -> bool:
         return True
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's
-        return True
+    except OSError as error:  # no permission: it is there, and another user's
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
