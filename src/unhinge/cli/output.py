@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 __all__ = ["examples", "progress_bar", "refuse", "writable"]
 
@@ -43,11 +42,21 @@ def writable(folder: Path) -> Path:
         refuse(str(error))
 
 
-def progress_bar() -> Progress:
-    """A bar on stderr that vanishes when done: stdout is for results."""
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[..., None]]:
+    """A bar on stderr that vanishes when done: stdout is for results.
+
+    What the block gets is to be told how many are done and of how many, and if it likes the name of the present one.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.description:34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     console = Console(stderr=True)  # where it is no terminal, a bar would leave an empty line
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+
+        def tell(done: int, total: int, name: str = what) -> None:
+            bar.update(task, completed=done, total=total, description=name)
+
+        yield tell

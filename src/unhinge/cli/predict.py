@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,6 @@ from unhinge.results.json import as_json
 
 if TYPE_CHECKING:
     from unhinge.prediction import Measured, Prediction, Recommendation
-    from unhinge.streams.engines import Engine
 
 __all__ = ["add_to"]
 
@@ -79,15 +78,13 @@ def predict(
     from unhinge.prediction import recommend
     from unhinge.streams.rows import LEAVE_OUT
 
+    options = {"features": features, "label": label, "engine": engine, "workers": workers}
     if not _is_parquet(file):
-        options = {"features": features, "label": label, "classes": classes, "engine": engine, "workers": workers}
-        _refuse_parquet_options(file, options | {"skip-bad": skip_bad})
+        _refuse_parquet_options(file, options | {"classes": classes, "skip-bad": skip_bad})
     folder = None if out is None else writable(out)
     try:
         prediction = ask(
-            _read_parquet(file, features, label, classes, engine, workers, folder, skip_bad)
-            if _is_parquet(file)
-            else file,
+            _read_parquet(file, classes, options, folder, skip_bad) if _is_parquet(file) else file,
             gamma=gamma,
             lr=0.1 if lr is None else lr,
             feature_decay=feature_decay,
@@ -136,14 +133,7 @@ def _refuse_parquet_options(file: str, given: Mapping[str, object]) -> None:
 
 
 def _read_parquet(
-    source: str,
-    features: str,
-    label: str,
-    classes: int | None,
-    engine: str,
-    workers: int,
-    folder: Path | None,
-    skip_bad: bool,
+    source: str, classes: int | None, options: Mapping[str, Any], folder: Path | None, skip_bad: bool
 ) -> Measured:
     from unhinge.prediction.measured import measure_summary
     from unhinge.streams.parquet import collapse_of_parquet
@@ -151,19 +141,8 @@ def _read_parquet(
 
     bad = BadRows() if skip_bad else None
     kept = None if folder is None else folder / "pass"
-    with progress_bar() as bar:
-        task = bar.add_task("reading", total=None)
-        summary = collapse_of_parquet(
-            source,
-            features,
-            label,
-            classes,
-            engine=cast("Engine", engine),  # checked there
-            workers=workers,
-            resume=kept,
-            bad=bad,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    with progress_bar("reading") as tell:
+        summary = collapse_of_parquet(source, num_classes=classes, **options, resume=kept, bad=bad, progress=tell)
         found = measure_summary(summary)
     if bad is not None and bad.total:
         typer.echo(f"unhinge: {bad.total:,} rows were left out ({bad.kinds}). The first: {bad.places[0]}.", err=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from unhinge.paper.figures.registry import Experiment
     from unhinge.paper.figures.run import Result
     from unhinge.paper.figures.scale import Scale
-    from unhinge.paper.studies.cell import Cell
     from unhinge.paper.studies.study import Study, StudyResult
+    from unhinge.paper.studies.sweep import Engine
 
 __all__ = ["add_to"]
 
@@ -173,7 +173,7 @@ def reproduce(
     from unhinge.paper.catalogue import choose
     from unhinge.paper.figures.scale import as_scale
     from unhinge.paper.report import write_report
-    from unhinge.paper.studies.run import choose_cells
+    from unhinge.paper.studies.run import choose_cells, reproduce_studies
     from unhinge.results.lock import LockError
     from unhinge.results.sealed import SealError
 
@@ -188,9 +188,21 @@ def reproduce(
     folder = writable(out if out is not None else Path("results") / scale)
     try:
         made = _figures(figures, size, folder, seed, seeds or 1, jobs, collect)
-        trained = (
-            _run_studies(studies, scale, folder, seeds, jobs, engine, data_root, collect, chosen) if studies else []
-        )
+        trained: list[StudyResult] = []
+        if studies:
+            with progress_bar("training") as tell:
+                trained = reproduce_studies(
+                    studies,
+                    scale,
+                    folder,
+                    seeds=seeds,
+                    jobs=jobs or os.cpu_count() or 1,
+                    engine=cast("Engine", engine),
+                    data_root=data_root,
+                    train=not collect,
+                    chosen=chosen,
+                    tell=tell,
+                )
     except KeyboardInterrupt:
         typer.echo("unhinge: interrupted. The same command continues with what is missing.", err=True)
         raise typer.Exit(130) from None
@@ -223,49 +235,12 @@ def _figures(
 
     if collect:
         return [result for result in results(folder) if result.id in names]
-    with progress_bar() as bar:
-        task = bar.add_task("figures", total=None)
+    with progress_bar("figures") as tell:
 
         def advance(done: int, total: int, result: Result) -> None:
-            bar.update(task, completed=done, total=total, description=result.id)
+            tell(done, total, result.id)
 
         return make(names, size, folder, seed, seeds=seeds, progress=advance, jobs=jobs)
-
-
-def _run_studies(
-    studies: list[Study],
-    scale: str,
-    folder: Path,
-    seeds: int | None,
-    jobs: int | None,
-    engine: str,
-    data_root: Path | None,
-    collect: bool,
-    chosen: Callable[[Cell], bool],
-) -> list[StudyResult]:
-    import os
-
-    from unhinge.paper.studies.run import reproduce_studies
-    from unhinge.paper.studies.sweep import Engine
-
-    with progress_bar() as bar:
-        task = bar.add_task("training", total=None)
-
-        def advance(done: int, total: int, name: str) -> None:
-            bar.update(task, completed=done, total=total, description=name)
-
-        return reproduce_studies(
-            studies,
-            scale,
-            folder,
-            seeds=seeds,
-            jobs=jobs or os.cpu_count() or 1,
-            engine=cast(Engine, engine),
-            data_root=data_root,
-            train=not collect,
-            chosen=chosen,
-            tell=advance,
-        )
 
 
 def _study_record(result: StudyResult, folder: Path) -> JsonRecord:

@@ -82,15 +82,13 @@ def verify(
         from unhinge.results.sealed import write_atomically
 
         writable(out)
-    ours = [] if claim else list(own_statements())
+    asked = chosen if claim else [*chosen, *own_statements()]
     tested = []
     pictures: list[str] = []
-    with progress_bar() as progress:
-        task = progress.add_task("", total=len(chosen) + len(ours))
-        for statement in (*chosen, *ours):
-            progress.update(task, description=statement.id)
+    with progress_bar("") as tell:
+        for done, statement in enumerate(asked):
+            tell(done, len(asked), statement.id)
             tested.append(statement.run(seed))
-            progress.advance(task)
     records, own = tested[: len(chosen)], tested[len(chosen) :]
 
     texts = {"json": report.as_json, "csv": report.as_csv, "md": report.as_markdown, "html": report.as_html}
