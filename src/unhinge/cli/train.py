@@ -15,6 +15,7 @@ from unhinge.results.json import JsonRecord, as_json
 
 if TYPE_CHECKING:
     from unhinge.training import Recipe, Run
+    from unhinge.training.parallel import Processes
 
 __all__ = ["add_to"]
 
@@ -231,18 +232,14 @@ def train(
         import safetensors  # noqa: F401
         import sklearn  # noqa: F401
     folder = writable(folder)
-    run = _fit(chosen, folder, data_root, json, save_every, devices, strategy, accelerator, precision)
-    if run is None:  # not the process that writes
+    workers = _workers(devices, strategy, accelerator, precision)
+    run = _fit(chosen, folder, data_root, json, save_every, workers)
+    if workers.rank != 0:  # not the process that writes
         return
     _write_results(run)
     if json:
-        record = {
-            "folder": str(run.folder),
-            "stopped": run.stopped,
-            "recipe": asdict(run.recipe),
-            "records": run.records,
-        }
-        typer.echo(as_json(record))
+        record = {"folder": str(run.folder), "stopped": run.stopped}
+        typer.echo(as_json(record | {"recipe": asdict(run.recipe), "records": run.records}))
     if run.stopped is not None:
         advice = "Lower --lr."
         if run.recipe.loss == "unhinged" and not run.recipe.fixed_prototypes:
@@ -250,10 +247,7 @@ def train(
                 "The raw loss has no lower bound: fix the prototypes (--head pal with --radius, or --head fnpal), "
                 "or lower --lr."
             )
-        typer.echo(
-            f"unhinge: stopped: {run.stopped}. All records up to there are in {run.folder}. {advice}",
-            err=True,
-        )
+        typer.echo(f"unhinge: stopped: {run.stopped}. All records up to there are in {run.folder}. {advice}", err=True)
         raise typer.Exit(1)
     if (words := _diverged(run)) is not None:
         typer.echo(f"unhinge: diverged: {words}", err=True)
@@ -332,17 +326,21 @@ def _threads(folder: Path, devices: int) -> int:
         return torch.get_num_threads() if devices == 1 else 1
 
 
+def _workers(devices: int, strategy: str, accelerator: str, precision: str) -> Processes:
+    from unhinge.training import processes
+
+    try:
+        return processes(devices, strategy, accelerator, precision)
+    except ConnectionError as error:
+        typer.echo(f"unhinge: {error}", err=True)
+        raise typer.Exit(1) from None
+    except (ImportError, ValueError, RuntimeError) as error:
+        refuse(str(error))
+
+
 def _fit(
-    chosen: Recipe,
-    folder: Path,
-    data_root: Path | None,
-    quiet: bool,
-    save_every: float,
-    devices: int,
-    strategy: str,
-    accelerator: str,
-    precision: str,
-) -> Run | None:
+    chosen: Recipe, folder: Path, data_root: Path | None, quiet: bool, save_every: float, workers: Processes
+) -> Run:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -353,17 +351,10 @@ def _fit(
         TimeRemainingColumn,
     )
 
-    from unhinge.training import fit, processes
+    from unhinge.training import fit
     from unhinge.training.loop import Interrupted
     from unhinge.training.parallel import first_words
 
-    try:
-        workers = processes(devices, strategy, accelerator, precision)
-    except ConnectionError as error:
-        typer.echo(f"unhinge: {error}", err=True)
-        raise typer.Exit(1) from None
-    except (ImportError, ValueError, RuntimeError) as error:
-        refuse(str(error))
     console = Console(stderr=True, quiet=workers.rank != 0)
     columns = (
         TextColumn("epoch {task.fields[epoch]}"),
@@ -375,21 +366,17 @@ def _fit(
     )
     with Progress(*columns, console=console, transient=True, disable=workers.rank != 0) as bar:
         task = bar.add_task("", total=None, epoch="1", rate="")
-        heads: list[str] = []
+        headed = False
 
         def show(done: int, total: int, record: dict[str, object] | None) -> None:
+            nonlocal headed
             speed = bar.tasks[0].speed
             rate = f"{speed * chosen.batch:,.0f} images/s" if speed else ""
-            bar.update(
-                task,
-                completed=done,
-                total=total,
-                rate=rate,
-                epoch=f"{min(done * chosen.epochs // total + 1, chosen.epochs)}",
-            )
+            epoch = f"{min(done * chosen.epochs // total + 1, chosen.epochs)}"
+            bar.update(task, completed=done, total=total, rate=rate, epoch=epoch)
             if record is not None and not quiet:
-                if not heads:
-                    heads.append("shown")
+                if not headed:
+                    headed = True
                     bar.console.print(_data_words(folder), highlight=False)
                     bar.console.print(MEANING, highlight=False)
                     bar.console.print(_row({key: key for key in SHOWN}), style="bold", highlight=False)
@@ -427,11 +414,9 @@ def _fit(
             refuse(str(error), "image_size")
         finally:
             signal.signal(signal.SIGTERM, before)
-    for warning in run.warnings:
-        typer.echo(f"unhinge: {warning}", err=True)
-    for complaint in run.complaints:
-        typer.echo(f"unhinge: {complaint}", err=True)
-    return run if workers.rank == 0 else None
+    for words in (*run.warnings, *run.complaints):
+        typer.echo(f"unhinge: {words}", err=True)
+    return run
 
 
 HUGE_LOSS = 1e4  # no loss of a useful run is as large
