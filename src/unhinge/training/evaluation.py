@@ -121,78 +121,76 @@ def evaluate(
     if prior not in (None, "counts"):
         raise ValueError(f'prior must be "counts" (those of the training images) or None, got {prior!r}.')
     with using_threads(recipe.threads):
-        return _evaluate(place, recipe, images, ood, data_root, which, prior, unknown)
-
-
-def _evaluate(
-    place: Path,
-    recipe: Recipe,
-    images: Material,
-    ood: str | None,
-    data_root: str | Path | None,
-    which: str,
-    prior: str | None,
-    unknown: ImageSet | None,
-) -> Evaluation:
-    network = load_network(place, images.train, which)
-    tested, learned = outputs(network, images.test), outputs(network, images.train)
-    counts, length = images.train.counts, learned.features.norm(dim=1).mean().item()
-    weight = prototypes_of(network).detach()
-    bins = reliability(tested.logits.softmax(-1), tested.labels)
-    numbers: JsonRecord = {
-        "accuracy": tested.accuracy,
-        "ece": bins.error,
-        "classwise_ece": classwise_calibration_error(tested.logits.softmax(-1), tested.labels),
-        "log_loss": cross_entropy(tested.logits.double(), tested.labels).item(),
-        "after_temperature": _tempered(tested),
-        "shots": shot_accuracy(tested.logits, tested.labels, counts),
-        "class_accuracy": _by_class(tested, images.test.num_classes),
-        "confusion": _confusion(tested, images.test.num_classes),
-        "training": _fit_of(learned, images.train.num_classes),
-        "adjusted_accuracy": adjusted_accuracies(tested.logits, tested.labels, counts, recipe, length),
-        "feature_norm": tested.features.norm(dim=1).mean().item(),
-        "training_feature_norm": length,
-        "prototypes": prototype_record(weight),
-        "collapse": {
-            name: float(value)
-            for name, value in neural_collapse(tested.features, weight, tested.labels, biases_of(network)).items()
-            if name not in REPORTED_ELSEWHERE
-        },
-        "notes": _notes(recipe, ood),
-    }
-    posterior, stated = probabilities(tested.logits, recipe, counts, length), None
-    if posterior is not None:
-        # Its logits are affine in the posterior: their softmax is no probability, its calibration error an artefact.
-        stated = reliability(posterior, tested.labels)
-        numbers["posterior_ece"] = stated.error
-    if prior is not None:
-        numbers["adjusted"] = adjusted_record(tested.logits, tested.labels, counts, recipe, length)
-    scores: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-    known: dict[str, torch.Tensor] = {}
-    unknown_scores: dict[str, dict[str, torch.Tensor]] = {}
-    table: list[Detection] = []
-    sets = _unknown_sets(ood, unknown, data_root, images.test, recipe.shrink)
-    if sets:
-        detector = CollapseDetector.fit(learned.features, learned.labels, weight, biases_of(network))
-        theirs = {name: outputs(network, others) for name, others in sets.items()}
-        known = detector.scores(tested.features)
-        unknown_scores = {name: detector.scores(part.features) for name, part in theirs.items()}
-        table = detections(known, unknown_scores, {name: distance_of(recipe.data, name) for name in sets})
-        first = next(iter(sets))
-        known_scores, first_scores = (
-            ood_scores(part.logits.double(), part.features) for part in (tested, theirs[first])
-        )
-        scores = {score: (known_scores[score], first_scores[score]) for score in known_scores}
-        numbers["ood"] = {"data": ood, "images": len(sets[first])} | {
-            score: ood_metrics(*pair) for score, pair in scores.items()
+        network = load_network(place, images.train, which)
+        tested, learned = outputs(network, images.test), outputs(network, images.train)
+        counts, length = images.train.counts, learned.features.norm(dim=1).mean().item()
+        weight, bias = prototypes_of(network).detach(), biases_of(network)
+        bins = reliability(tested.logits.softmax(-1), tested.labels)
+        numbers: JsonRecord = {
+            "weights": which,
+            "recipe": recipe.key,
+            "test_images": len(images.test),
+            "accuracy": tested.accuracy,
+            "ece": bins.error,
+            "classwise_ece": classwise_calibration_error(tested.logits.softmax(-1), tested.labels),
+            "log_loss": cross_entropy(tested.logits.double(), tested.labels).item(),
+            "after_temperature": _tempered(tested),
+            "shots": shot_accuracy(tested.logits, tested.labels, counts),
+            "class_accuracy": _by_class(tested, images.test.num_classes),
+            "confusion": _confusion(tested, images.test.num_classes),
+            "training": _fit_of(learned, images.train.num_classes),
+            "adjusted_accuracy": adjusted_accuracies(tested.logits, tested.labels, counts, recipe, length),
+            "feature_norm": tested.features.norm(dim=1).mean().item(),
+            "training_feature_norm": length,
+            "prototypes": prototype_record(weight),
+            "collapse": {
+                name: float(value)
+                for name, value in neural_collapse(tested.features, weight, tested.labels, bias).items()
+                if name not in REPORTED_ELSEWHERE
+            },
+            "notes": _notes(recipe, ood),
         }
-        numbers["detection"] = detection_records(table)
-        write_csv(place / "ood.csv", openood_records(table, tested.accuracy))
-        write_csv(place / "leaderboard.csv", leaderboard_records(table, tested.accuracy, place.resolve().name))
-    numbers = {"weights": which, "recipe": recipe.key, "test_images": len(images.test)} | numbers
+        posterior, stated = probabilities(tested.logits, recipe, counts, length), None
+        if posterior is not None:
+            # Its logits are affine in the posterior, and their softmax is no probability: its error is an artefact.
+            stated = reliability(posterior, tested.labels)
+            numbers["posterior_ece"] = stated.error
+        if prior is not None:
+            numbers["adjusted"] = adjusted_record(tested.logits, tested.labels, counts, recipe, length)
+        evaluation = Evaluation(place, numbers, bins, {}, posterior=stated)
+        sets = _unknown_sets(ood, unknown, data_root, images.test, recipe.shrink)
+        if sets:
+            detector = CollapseDetector.fit(learned.features, learned.labels, weight, bias)
+            theirs = {name: outputs(network, others) for name, others in sets.items()}
+            evaluation = _detected(evaluation, detector, tested, theirs, recipe, ood)
     _write_logits(place / "test_logits.safetensors", tested, recipe.key)
     write_sealed(place / "evaluation.json", plain(numbers, names=True), indent=2)
-    return Evaluation(place, numbers, bins, scores, known, unknown_scores, table, stated)
+    return evaluation
+
+
+def _detected(
+    evaluation: Evaluation,
+    detector: CollapseDetector,
+    tested: Outputs,
+    theirs: dict[str, Outputs],
+    recipe: Recipe,
+    ood: str | None,
+) -> Evaluation:
+    """With every score against every unknown set, in its numbers and its tables too."""
+    numbers, place = evaluation.numbers, evaluation.folder
+    known = detector.scores(tested.features)
+    unknown = {name: detector.scores(part.features) for name, part in theirs.items()}
+    table = detections(known, unknown, {name: distance_of(recipe.data, name) for name in theirs})
+    first = next(iter(theirs.values()))
+    ours, others = (ood_scores(part.logits.double(), part.features) for part in (tested, first))
+    scores = {score: (ours[score], others[score]) for score in ours}
+    numbers["ood"] = {"data": ood, "images": len(first.labels)} | {
+        score: ood_metrics(*pair) for score, pair in scores.items()
+    }
+    numbers["detection"] = detection_records(table)
+    write_csv(place / "ood.csv", openood_records(table, tested.accuracy))
+    write_csv(place / "leaderboard.csv", leaderboard_records(table, tested.accuracy, place.resolve().name))
+    return replace(evaluation, scores=scores, known=known, unknown=unknown, detections=table)
 
 
 def _weights(folder: Path, which: str) -> Path:
