@@ -57,69 +57,54 @@ def reproduce_studies(
         tell: Called after each run.
     """
     folder = writable(Path(out))
-    with only_writer(writable(folder / "runs")):
-        return _reproduce(studies, scale, folder, seeds, jobs, engine, data_root, train, chosen, tell)
+    runs = writable(folder / "runs")
+    with only_writer(runs):
+        plans = _shared([planned(study, scale, seeds, runs, data_root) for study in studies])
+        tasks = {place.task.name: place.task for plan in plans for place in plan}  # each run once, whoever shares it
+        answers = {name: kept for name, task in tasks.items() if (kept := measured(task)) is not None}
+        asked = {place.task.name for plan in plans for place in plan if chosen is None or chosen(place.cell)}
+        missing = [task for name, task in tasks.items() if name in asked and name not in answers] if train else []
+        done = len(answers)
+        failures: dict[str, str] = {}
+        # every run of the folder, of these studies or of others
+        everything = {path.stem: run for path in sorted(runs.glob("*.json")) if (run := read_run(path)) is not None}
+        write_runs(folder / "runs.csv", everything)
 
+        def result_of(number: int) -> StudyResult:
+            return _collected(studies[number], scale, plans[number], answers, failures)
 
-def _reproduce(
-    studies: Sequence[Study],
-    scale: str,
-    folder: Path,
-    seeds: int | None,
-    jobs: int,
-    engine: Engine,
-    data_root: str | Path | None,
-    train: bool,
-    chosen: Callable[[Cell], bool] | None,
-    tell: Told | None,
-) -> list[StudyResult]:
-    runs = folder / "runs"
-    plans = _shared([planned(study, scale, seeds, runs, data_root) for study in studies])
-    tasks = {place.task.name: place.task for plan in plans for place in plan}  # each run once, whoever shares it
-    answers = {name: kept for name, task in tasks.items() if (kept := measured(task)) is not None}
-    asked = {place.task.name for plan in plans for place in plan if chosen is None or chosen(place.cell)}
-    missing = [task for name, task in tasks.items() if name in asked and name not in answers] if train else []
-    done = len(answers)
-    failures: dict[str, str] = {}
-    # every run of the folder, of these studies or of others
-    everything = {path.stem: run for path in sorted(runs.glob("*.json")) if (run := read_run(path)) is not None}
-    write_runs(folder / "runs.csv", everything)
-
-    def result_of(number: int) -> StudyResult:
-        return _collected(studies[number], scale, plans[number], answers, failures)
-
-    if tell is not None:
-        tell(done, len(tasks), "found")
-    # A first number in every cell before second ones. Several workers begin with the longest, so that none waits for
-    # the last; one worker follows the order of the tables, so that whatever is done when it is stopped is a whole part.
-    check_data(missing)
-    missing.sort(key=lambda task: (task.recipe.seed, -task.recipe.epochs if jobs > 1 else 0))
-    for task, answer in sweep(missing, follow, jobs=jobs, engine=engine):
-        done += 1
-        complaint = runs / f"{task.name}.failed.txt"
-        if isinstance(answer, Failure) and answer.reason.startswith(DataError.__name__):
-            # What one run does not find, the next ones will not find either: one message instead of one a run.
-            raise DataError(f"{answer.reason.partition(': ')[2]} Nothing further was trained.")
-        if isinstance(answer, Failure):
-            failures[task.name] = answer.reason
-            complaint.write_text(answer.details or answer.reason, encoding="utf-8")
-        else:
-            complaint.unlink(missing_ok=True)
-            answers[task.name] = everything[task.name] = answer
-            write_runs(folder / "runs.csv", everything)
         if tell is not None:
-            tell(done, len(tasks), f"{task.name}{' FAILED' if isinstance(answer, Failure) else ''}")
-        # streamed: whoever looks into the folder while it runs sees the numbers there are; figures come at the end
-        for number, plan in enumerate(plans):
-            if any(place.task.name == task.name for place in plan):
-                write_study(result_of(number), folder, draw=False)
-    results = [result_of(number) for number in range(len(studies))]
-    if not train:  # of a study of which nothing was run there is nothing to collect
-        results = [result for result in results if result.measured]
-    for result in results:
-        write_study(result, folder)
-    write_verdicts(list(STUDIES.values()), folder)
-    return results
+            tell(done, len(tasks), "found")
+        # A first number in every cell before second ones. Several workers begin with the longest, so that none waits
+        # for the last; one follows the order of the tables, so that what is done when it is stopped is a whole part.
+        check_data(missing)
+        missing.sort(key=lambda task: (task.recipe.seed, -task.recipe.epochs if jobs > 1 else 0))
+        for task, answer in sweep(missing, follow, jobs=jobs, engine=engine):
+            done += 1
+            complaint = runs / f"{task.name}.failed.txt"
+            if isinstance(answer, Failure) and answer.reason.startswith(DataError.__name__):
+                # What one run does not find, the next ones will not find either: one message instead of one a run.
+                raise DataError(f"{answer.reason.partition(': ')[2]} Nothing further was trained.")
+            if isinstance(answer, Failure):
+                failures[task.name] = answer.reason
+                complaint.write_text(answer.details or answer.reason, encoding="utf-8")
+            else:
+                complaint.unlink(missing_ok=True)
+                answers[task.name] = everything[task.name] = answer
+                write_runs(folder / "runs.csv", everything)
+            if tell is not None:
+                tell(done, len(tasks), f"{task.name}{' FAILED' if isinstance(answer, Failure) else ''}")
+            # streamed: whoever looks into the folder while it runs sees the numbers there are; figures come at the end
+            for number, plan in enumerate(plans):
+                if any(place.task.name == task.name for place in plan):
+                    write_study(result_of(number), folder, draw=False)
+        results = [result_of(number) for number in range(len(studies))]
+        if not train:  # of a study of which nothing was run there is nothing to collect
+            results = [result for result in results if result.measured]
+        for result in results:
+            write_study(result, folder)
+        write_verdicts(list(STUDIES.values()), folder)
+        return results
 
 
 def choose_cells(
