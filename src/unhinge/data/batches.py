@@ -88,27 +88,13 @@ def batches(
         raise ValueError(f"start must be a step of this epoch, 0 .. {steps}, got {start}.")
     if augment is not None and seed is None:
         raise ValueError("augment needs a seed; without one the batches are those of evaluation, unchanged.")
-    return _batches(images, batch_size, seed, epoch, augment, range(start, steps), shard, memory_format)
-
-
-def _batches(
-    images: ImageSet,
-    batch_size: int,
-    seed: int | None,
-    epoch: int,
-    augment: Augment | None,
-    steps: range,
-    shard: tuple[int, int],
-    memory_format: torch.memory_format,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    device = images.images.device
-    own_part = slice(shard[0], None, shard[1])
     if seed is None:
         order = torch.arange(len(images))
     else:
         order = torch.randperm(len(images), generator=generator_of(seed, _ORDER, epoch))
-    order = order.to(device)
-    for step in steps:
+    order, own_part = order.to(images.images.device), slice(rank, None, processes)
+
+    def batch(step: int) -> tuple[Tensor, Tensor]:
         chosen = order[step * batch_size : (step + 1) * batch_size]
         number, chosen = len(chosen), chosen[own_part]
         x = images.images.index_select(0, chosen)
@@ -116,7 +102,6 @@ def _batches(
             # Drawn for the whole batch and then cut, so that an image meets the same change however many share it.
             choices = augment.draw(number, generator_of(seed, _AUGMENT, epoch, step))
             x = augment.apply(x, choices[:, own_part])
-        yield (
-            images.normalize(x).contiguous(memory_format=memory_format),
-            images.labels.index_select(0, chosen),
-        )
+        return images.normalize(x).contiguous(memory_format=memory_format), images.labels.index_select(0, chosen)
+
+    return map(batch, range(start, steps))

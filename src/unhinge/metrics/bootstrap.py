@@ -41,14 +41,13 @@ def ood_bootstrap(id_scores: Numbers, ood_scores: Numbers, resamples: int = 200,
     known = order < len(inside)
     draws = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1)
     parts: list[dict[str, Tensor]] = []
-    left, size = resamples, max(1, NUMBERS_AT_ONCE // len(scores))
-    while left > 0:
-        rows = min(left, size)
+    size = max(1, NUMBERS_AT_ONCE // len(scores))
+    for done in range(0, resamples, size):
+        rows = min(size, resamples - done)
         counts = torch.cat([_drawn(rows, len(inside), draws[0]), _drawn(rows, len(outside), draws[1])], 1)[:, order]
         accepted = (counts * known).cumsum(1)[:, last]
         wrongly = (counts * ~known).cumsum(1)[:, last]
         parts.append(_measures(accepted, wrongly, len(inside), len(outside)))
-        left -= rows
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 

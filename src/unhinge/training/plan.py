@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import Path
 
 import torch
@@ -61,13 +62,9 @@ def plan_of(recipe: Recipe, data_root: str | Path | None, device: torch.device) 
     flops = count_flops(network, (1, *material.train.images.shape[1:]))
     objective = objective_of(recipe, material.train.counts)
     network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-    taken = []
+    moments = [time.perf_counter()]
     feed = batches(material.train.to(device), recipe.batch, seed=0, memory_format=torch.channels_last)
-    for _ in range(TIMED):
-        began = time.perf_counter()
-        x, y = next(feed, (None, None))
-        if x is None or y is None:
-            break
+    for x, y in islice(feed, TIMED):
         logits, features = network(x, return_features=True)
         total = objective.weight_of(y).sum()
         if isinstance(network.head, ManyClassAdapter):
@@ -78,7 +75,7 @@ def plan_of(recipe: Recipe, data_root: str | Path | None, device: torch.device) 
         if isinstance(network.head, ManyClassAdapter):
             network.head.step(recipe.head_rate, recipe.batch)
         loss.item()  # waits for a device that works behind our back
-        taken.append(time.perf_counter() - began)
+        moments.append(time.perf_counter())
     steps = num_batches(material.train, recipe.batch) * recipe.epochs
     images = len(material.train) * recipe.epochs
     evaluation = len(material.test) * recipe.epochs / max(recipe.batch, 1) / 3  # a forward pass is a third of a step
@@ -88,6 +85,6 @@ def plan_of(recipe: Recipe, data_root: str | Path | None, device: torch.device) 
         parameters=count_parameters(network),
         flops_per_image=flops,
         flops=3.0 * flops * images,
-        seconds=min(taken) * (steps + evaluation),
+        seconds=min(end - begin for begin, end in pairwise(moments)) * (steps + evaluation),
         data_found=data_found,
     )

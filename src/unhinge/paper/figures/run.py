@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
-
-import torch
 
 from unhinge.paper.figures.curves import (
     deviation_text,
@@ -30,6 +29,7 @@ from unhinge.results.folders import writable
 from unhinge.results.json import JsonRecord, plain
 from unhinge.results.look import save
 from unhinge.results.sealed import SealError, read_sealed, write_sealed
+from unhinge.training.machine import using_threads
 
 __all__ = ["Progress", "Result", "redraw", "reproduce", "results"]
 
@@ -90,17 +90,13 @@ def reproduce(
     ]
     for place in dict.fromkeys(place for _, _, place in wanted):
         writable(place)
-    by_job = {job: kept for job in wanted if (kept := _complete(job[2] / job[0], job[0], size, job[1]))}
-    done = 0
-    for result in by_job.values():
-        done += 1
-        if progress is not None:
-            progress(done, len(wanted), result)
+    kept = {job: result for job in wanted if (result := _complete(job[2] / job[0], job[0], size, job[1]))}
     # the longest first, so that no core waits for the last one
-    missing = sorted((job for job in wanted if job not in by_job), key=lambda job: -find(job[0]).seconds[size.name])
-    for job, result in _make(missing, size, min(jobs or os.cpu_count() or 1, len(missing))):
+    missing = sorted((job for job in wanted if job not in kept), key=lambda job: -find(job[0]).seconds[size.name])
+    made = _make(missing, size, min(jobs or os.cpu_count() or 1, len(missing)))
+    by_job: dict[Job, Result] = {}
+    for done, (job, result) in enumerate(chain(kept.items(), made), 1):
         by_job[job] = result
-        done += 1
         if progress is not None:
             progress(done, len(wanted), result)
     return [by_job[job] for job in wanted]
@@ -154,13 +150,9 @@ def _make_one(job: Job, scale: Scale) -> Result:
     """One figure, first beside its place and then moved there, so that a folder is complete or absent."""
     name, seed, folder = job
     entry = find(name)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # sums in one order whatever the machine: the same bytes; and two figures at once
     began = time.perf_counter()
-    try:
+    with using_threads(1):  # sums in one order whatever the machine: the same bytes; and two figures at once
         outcome = entry.compute(scale, seed)
-    finally:
-        torch.set_num_threads(threads)
     worst = largest_deviation(outcome.summary)
     footnote = f"Largest deviation of simulated SGD from the exact curve: {deviation_text(outcome.summary)}."
     names = (pretty(name) for name in dict.fromkeys(row.series for row in outcome.rows if row.kind == "exact"))
