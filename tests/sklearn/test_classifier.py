@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,20 @@ def test_with_a_penalty_on_the_scores_it_is_ridge_regression(alpha: float):
     np.testing.assert_allclose(model.decision_function(x), ridge.decision_function(x), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(model.coef_, ridge.coef_, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(model.intercept_, ridge.intercept_, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e6, 1e9])
+@pytest.mark.parametrize("dependent", [False, True])
+def test_features_that_are_large_or_depend_on_each_other_are_those_of_ridge_regression(size: float, dependent: bool):
+    """Bytes in, out and in total: singular in floats beside alpha, and one feature a billion times another."""
+    x, y = data([30, 12, 7])
+    large = size * x[:, :2]
+    x = np.column_stack([large, large.sum(1), x]) if dependent else np.column_stack([large, x])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = UnhingedClassifier(logit_penalty=1.0, gamma=1.0, class_weight=None).fit(x, y)
+    ridge = RidgeClassifier(alpha=len(x), solver="svd").fit(x, y)
+    np.testing.assert_allclose(model.decision_function(x), ridge.decision_function(x), atol=1e-6)
 
 
 def test_for_two_classes_it_is_the_nearest_centroid():

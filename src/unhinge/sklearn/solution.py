@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import linalg
+from scipy.linalg import lapack
 
 from unhinge.sklearn.sums import Array, Sums
 
@@ -61,6 +62,23 @@ def linear_solution(
         size, whole = total.mass.sum(), total.sums.sum(0)
         moment = total.second - np.outer(whole, center) - np.outer(center, whole) + size * np.outer(center, center)
         matrix = logit_penalty * moment / size + alpha * np.eye(len(center))
-        weight = linalg.solve(matrix, pull.T, assume_a="pos").T
+        # Features in their own units: that one of them is a million times larger than another costs no digits.
+        unit = np.sqrt(matrix.diagonal())
+        weight = _solved(matrix / np.outer(unit, unit), (pull / unit).T).T / unit
     offset = ((1 + gamma) * share - gamma) / (logit_penalty or alpha)
     return weight, offset, center
+
+
+def _solved(matrix: Array, right: Array) -> Array:
+    """The solution of a positive system with ones on its diagonal.
+
+    Where features depend on each other and are so large that alpha drowns beside them, the matrix is singular in
+    floats. Then it is the smallest of the solutions, as ridge regression has it where its alpha vanishes.
+    """
+    factor, failed = lapack.dpotrf(matrix)
+    reach = 0.0 if failed else lapack.dpocon(factor, np.abs(matrix).sum(0).max())[0]
+    if reach > np.finfo(np.float64).eps:
+        return np.asarray(lapack.dpotrs(factor, right)[0])
+    values, vectors = linalg.eigh(matrix)
+    kept = values > len(values) * np.finfo(np.float64).eps * values[-1]  # what lies below is rounding
+    return np.asarray(vectors[:, kept] @ ((vectors[:, kept].T @ right) / values[kept, None]))
