@@ -101,6 +101,21 @@ def test_the_loss_from_features_is_that_of_the_logits(normalize):
     torch.testing.assert_close(direct, UF.unhinged_loss(head(features), target, gamma=0.3), rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.parametrize("how", ["a buffer that asks for a gradient", "a parameter"])
+def test_fixed_prototypes_that_are_freed_get_their_whole_gradient_at_every_step(how):
+    head = ETFHead(6, 4, generator=seeded(), dtype=torch.float64)
+    if how == "a parameter":
+        frame = head.weight
+        del head.weight
+        head.weight = nn.Parameter(frame)
+    head.weight.requires_grad_()
+    features, target = torch.randn(3, 6, dtype=torch.float64), torch.arange(3)
+    (wanted,) = torch.autograd.grad(UF.unhinged_loss(head(features), target), head.weight)
+    for _ in range(2):
+        loss = UF.unhinged_loss_from_features(features, head.weight, target, weight_sum=head.weight_sum)
+        torch.testing.assert_close(torch.autograd.grad(loss, head.weight)[0], wanted)
+
+
 # ---- loading and moving ---------------------------------------------------------------------------------------------
 
 

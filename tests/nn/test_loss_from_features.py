@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad, jacfwd, jacrev, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unhinge.nn import functional as UF
@@ -122,6 +123,19 @@ def test_a_cached_sum_carries_first_and_second_derivatives_to_the_weight():
         results.append((*first, *torch.autograd.grad(sum(g.square().sum() for g in first), (features, weight))))
     for plain, quick in zip(*results, strict=True):
         torch.testing.assert_close(quick, plain)
+
+
+@pytest.mark.parametrize("prior", [False, True])
+def test_forward_mode_sees_the_weight_behind_a_cached_sum(prior: bool):
+    features, weight, shares = torch.randn(3, 2).double(), torch.randn(4, 2).double(), torch.rand(4).double().softmax(0)
+    options = {"prior": shares} if prior else {}
+    cached = {"prior_mean": shares @ weight} if prior else {"weight_sum": weight.sum(0)}
+
+    def loss(w: Tensor, **sums: Tensor) -> Tensor:
+        return UF.unhinged_loss_from_features(features, w, torch.tensor([0, 1, 3]), **options, **sums) ** 2
+
+    torch.testing.assert_close(jacfwd(partial(loss, **cached))(weight), jacrev(loss)(weight))
+    torch.testing.assert_close(jacrev(jacfwd(partial(loss, **cached)))(weight), jacrev(jacrev(loss))(weight))
 
 
 class Shapes(TorchDispatchMode):

@@ -113,7 +113,7 @@ class ETFHead(nn.Module):
         an ETF, is exactly zero. Writing through ``weight.data`` is the one change that torch does not count.
         """
         weight = self.weight
-        if self.trainable:
+        if self.trainable or weight.requires_grad:  # a zero in the place of rounding would have no gradient
             return weight.sum(0)
         # Neither a graph that is being traced nor a tensor of inference mode has a version to compare.
         if torch.compiler.is_compiling() or weight.is_inference():

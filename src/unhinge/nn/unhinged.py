@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from unhinge.nn.contract import (
     check_class_weight,
@@ -229,7 +230,7 @@ def unhinged_loss_from_features(
 
 def row_sum(rows: Tensor, cached: Tensor | None, dtype: torch.dtype) -> Tensor:
     """``rows.sum(0)`` in `dtype`, or the cached value of it, with the gradient of the sum either way."""
-    if cached is None:
+    if cached is None or _moves(rows):
         return rows.sum(0, dtype=dtype)
     if rows.requires_grad and torch.is_grad_enabled() and not cached.requires_grad:
         cached = _CachedSum.apply(rows, cached)  # type: ignore[no-untyped-call]
@@ -238,11 +239,16 @@ def row_sum(rows: Tensor, cached: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 def prior_row(rows: Tensor, prior: Tensor, cached: Tensor | None, dtype: torch.dtype) -> Tensor:
     """``prior @ rows`` in `dtype`, or the cached value of it, with the gradient of the product either way."""
-    if cached is None:
+    if cached is None or _moves(rows):
         return prior.to(dtype) @ rows.to(dtype)
     if rows.requires_grad and torch.is_grad_enabled() and not cached.requires_grad:
         cached = _CachedMean.apply(rows, prior, cached)  # type: ignore[no-untyped-call]
     return cached.to(dtype)
+
+
+def _moves(rows: Tensor) -> bool:
+    """Whether they carry a derivative in forward mode (`torch.func.jvp`, `jacfwd`), which a cached value has not."""
+    return unpack_dual(rows).tangent is not None
 
 
 class _CachedMean(torch.autograd.Function):
