@@ -120,6 +120,8 @@ def test_a_spec_that_is_none_says_how_one_looks(text, why):
 def test_a_ratio_that_empties_a_class_is_refused():
     with pytest.raises(ValueError, match=r"exp:100 would leave a class without images.*at most 50"):
         imbalanced(image_set([50] * 3), "exp:100", seed=0)
+    with pytest.raises(ValueError, match=r"exp:1e\+308 would leave a class without images"):
+        imbalanced(image_set([50] * 3), "exp:1e308", seed=0)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])

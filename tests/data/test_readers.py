@@ -363,6 +363,13 @@ def test_the_middle_of_an_image_is_kept(tmp_path):
     assert (load(f"folder:{tmp_path}", image_size=4).test.images == 250).all()
 
 
+def test_a_line_of_pixels_is_not_blown_up_to_gigabytes(tmp_path):
+    write_tree(tmp_path / "test", ["a"])
+    make.image(tmp_path / "test" / "a" / "0.png", np.zeros((1, 100_000, 3), np.uint8))
+    with pytest.raises(DataError, match="100000 by 1 pixels, too many where the shorter side has 64"):
+        load(f"folder:{tmp_path}", image_size=64)
+
+
 @pytest.mark.parametrize(
     ("prepare", "why"),
     [

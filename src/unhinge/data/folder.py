@@ -195,8 +195,12 @@ def _decode(pillow: ModuleType, file: Path, image_size: int | None) -> np.ndarra
     """One image as bytes (c, h, w)."""
     try:
         with pillow.open(file, formats=_FORMATS) as opened:
+            shape = f"it has {opened.size[0]} by {opened.size[1]} pixels"
             if math.prod(opened.size) > _MOST_PIXELS:
-                raise ValueError(f"it has {opened.size[0]} by {opened.size[1]} pixels")
+                raise ValueError(shape)
+            # Resizing keeps its form: a line of a few hundred bytes would become gigabytes.
+            if image_size is not None and image_size**2 * max(opened.size) / min(opened.size) > _MOST_PIXELS:
+                raise ValueError(f"{shape}, too many where the shorter side has {image_size}")
             if image_size is not None:
                 # JPEG: decode at a fraction of the size where possible
                 opened.draft("RGB", (image_size, image_size))

@@ -85,7 +85,7 @@ class Imbalance:
         """
         have = [int(n) for n in available]
         shares = self.shares(len(have))
-        most = min((_floor(n / share) for n, share in zip(have, shares, strict=True)), default=0)
+        most = _floor(min((n / share for n, share in zip(have, shares, strict=True)), default=0.0))
         if largest is not None and not 1 <= largest <= most:
             which = "each class" if self.ratio == 1 else f"the largest class of {self}"
             raise ValueError(
