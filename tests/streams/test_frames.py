@@ -213,6 +213,24 @@ def test_the_width_is_that_of_most_rows_and_bad_rows_have_their_partition():
     assert missing.counts == {"a feature or label is missing": 10}
 
 
+def test_a_part_in_which_every_number_or_label_is_missing_is_one_of_bad_rows():
+    """Arrow gives such a column of pandas a type of its own."""
+    whole = pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0], "label": [0, 1]})
+    bad = BadRows()
+    hollow = [
+        pa.table({"a": [1.0], "b": [3.0], "label": pa.nulls(1)}),
+        pa.table({"a": [1.0], "b": pa.nulls(1), "label": [1]}),
+    ]
+    assert summarize_batches([whole, *hollow], ["a", "b"], num_classes=2, bad=bad).counts.tolist() == [1, 1]
+    assert bad.counts == {"a feature or label is missing": 2}
+
+
+def test_two_columns_of_one_name_are_refused():
+    table = pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0]), pa.array([0])], names=["a", "a", "label"])
+    with pytest.raises(ValueError, match="there are 2 columns 'a'; rename all but one"):
+        summarize_batches([table], ["a"], num_classes=2)
+
+
 def test_what_is_no_stream_of_batches_is_named():
     table = pa.table({"features": [[1.0], [2.0]], "label": [0, 1]})
     for wrong, told in ((table, "got one Table"), ([1, 2], "got int"), (None, "got one NoneType")):

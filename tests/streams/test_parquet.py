@@ -415,6 +415,8 @@ def test_a_missing_word_is_a_bad_row_and_a_column_of_texts_names_no_classes(tmp_
     bad = BadRows()
     assert summarize_parquet(folder, bad=bad).counts.tolist() == [1, 1, 17]
     assert bad.counts == {"a feature or label is missing": 1}
+    pq.write_table(table.slice(0, 3).set_column(1, "label", pa.nulls(3)), folder / "part-1.parquet")
+    assert summarize_parquet(folder, bad=BadRows()).counts.tolist() == [1, 1, 17]
     monkeypatch.setattr(parquet, "MOST_CLASSES", 19)
     with pytest.raises(ValueError, match="does not name classes"):
         summarize_parquet(folder, label="name")

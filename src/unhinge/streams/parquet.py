@@ -245,11 +245,13 @@ def _are_words(kind: pyarrow.DataType) -> bool:
 def _words(units: Sequence[Unit], label: str) -> tuple[str, ...]:
     """Every word of the label column, in the order of the alphabet."""
     with needed_for("reading Parquet files"):
+        import pyarrow as pa
         import pyarrow.parquet as pq
     words: set[str] = set()
     for unit in units:
         with pq.ParquetFile(unit.file, filesystem=unit.filesystem) as file:
-            if label not in file.schema_arrow.names or not _are_words(file.schema_arrow.field(label).type):
+            kind = file.schema_arrow.field(label).type if label in file.schema_arrow.names else None
+            if kind is None or not (_are_words(kind) or pa.types.is_null(kind)):  # null: all of them are missing
                 raise ValueError(f"column {label!r} holds words in some of the files, but not in {unit.file}.")
             for batch in file.iter_batches(1 << 18, list(unit.row_groups), [label]):
                 words.update(word for word in batch.column(0).unique().to_pylist() if word is not None)

@@ -214,7 +214,8 @@ def _numbers(values: pa.Array, name: str) -> Tensor:
     """A flat Arrow array as a tensor that shares its memory where it can; nulls become NaN."""
     with needed_for("reading Arrow data"):
         import pyarrow as pa
-    if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
+    # Null: a part of the data in which all of them are missing.
+    if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
         values = values.cast(pa.float64())
     elif not pa.types.is_floating(values.type):
         raise ValueError(f"column {name!r} holds {values.type}, but features must be numbers.")
@@ -235,6 +236,9 @@ def _labels(batch: Batch, columns: Columns, reject: Reject) -> Tensor:
         import pyarrow.compute as pc
     column = _column(batch, columns.label)
     kind = column.type
+    if pa.types.is_null(kind):
+        reject(~_valid(column), MISSING)
+        return torch.zeros(len(column), dtype=torch.int64)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         as_features = Columns(columns.label, columns.label, columns.num_classes, columns.num_classes)
         soft = _from_lists(column, as_features, reject)
@@ -273,6 +277,8 @@ def _column(batch: Batch, name: str) -> pa.Array:
         import pyarrow as pa
     if name not in batch.schema.names:
         raise ValueError(f"there is no column {name!r}; there are {', '.join(batch.schema.names)}.")
+    if batch.schema.names.count(name) > 1:
+        raise ValueError(f"there are {batch.schema.names.count(name)} columns {name!r}; rename all but one.")
     column = batch.column(name)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
