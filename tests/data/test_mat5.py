@@ -64,6 +64,12 @@ def test_a_compressed_element_that_claims_gigabytes_is_refused_before_it_is_unpa
         read_mat(raw, "f")
 
 
+def test_of_a_file_of_version_7_3_the_version_is_named_and_no_damage():
+    raw = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(384) + b"\x89HDF\r\n\x1a\n" + bytes(100)
+    with pytest.raises(DataError, match="no header of Matlab's version 5; in Matlab, save it with -v7"):
+        read_mat(raw, "f")
+
+
 @pytest.mark.parametrize("raw", [b"", b"MATLAB 7.3 MAT-file" + b" " * 200, b" " * 126 + b"IM" + b"\x01"])
 def test_what_is_no_such_file_is_refused(raw):
     with pytest.raises(DataError, match="some_file is truncated or damaged"):

@@ -49,7 +49,8 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
 
 
 def test_mistakes_are_told():
-    with pytest.raises(ValueError, match="resamples must be at least 1"):
-        ood_bootstrap([1.0], [0.0], resamples=0)
+    for resamples in (0, 2.5, "many"):
+        with pytest.raises(ValueError, match="resamples must be a whole number of at least 1"):
+            ood_bootstrap([1.0], [0.0], resamples=resamples)
     with pytest.raises(ValueError, match="level must lie"):
         interval_of(torch.ones(3), level=1.0)

@@ -306,6 +306,10 @@ def test_a_scripted_model_and_what_is_no_head_are_refused():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
     with pytest.raises(ValueError, match="or a function of"):
         replace_head(model, 3)
+    with pytest.raises(ValueError, match="must return the new head"):
+        replace_head(model, lambda in_features, num_classes: ETFHead)
+    with pytest.raises(ValueError, match="got function"):
+        replace_head(lambda x: x, ETFHead)
     with pytest.warns(DeprecationWarning, match=r"torch\.jit\.script"):
         scripted = torch.jit.script(model)
     with pytest.raises(ValueError, match="script the model then"):

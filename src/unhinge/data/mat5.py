@@ -34,8 +34,8 @@ def read_mat(content: bytes, file: Path | str) -> dict[str, np.ndarray]:
     """
     try:
         order = {b"IM": "<", b"MI": ">"}.get(content[126:128])
-        if order is None:
-            raise DataError("it has no header of Matlab's version 5")
+        if order is None or struct.unpack(f"{order}H", content[124:126]) != (0x0100,):
+            raise DataError("it has no header of Matlab's version 5; in Matlab, save it with -v7")
         arrays = {}
         left = LARGEST  # bytes that all its arrays together may unpack to
         for code, body in _elements(memoryview(content)[128:], order):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from unhinge.metrics.checks import Numbers, as_numbers
+from unhinge.nn.contract import check_size
 from unhinge.theory.validation import check_number
 
 __all__ = ["interval_of", "ood_bootstrap"]
@@ -33,8 +34,7 @@ def ood_bootstrap(id_scores: Numbers, ood_scores: Numbers, resamples: int = 200,
     """
     inside = as_numbers("id_scores", id_scores, ("n",)).detach().to("cpu", torch.float64)
     outside = as_numbers("ood_scores", ood_scores, ("m",)).detach().to("cpu", torch.float64)
-    if resamples < 1:
-        raise ValueError(f"resamples must be at least 1, got {resamples}.")
+    check_size("resamples", resamples)
     scores, order = torch.cat([inside, outside]).sort(descending=True)
     last = torch.ones_like(scores, dtype=torch.bool)  # of a run of equal scores
     last[:-1] = scores[1:] != scores[:-1]

@@ -60,6 +60,8 @@ def find_head(
         ETFHead(in_features=3, out_features=2, normalize=False, scale=1,
          trainable=False)
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be an nn.Module, got {type(model).__name__}.")
     model = _unwrapped(model)
     with undisturbed(model):
         if head is not None:

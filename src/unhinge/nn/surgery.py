@@ -73,6 +73,8 @@ def replace_head(
     weight, _ = head_parameters(old)
     num_classes, in_features = weight.shape
     new = head if isinstance(head, nn.Module) else head(in_features, num_classes)
+    if not isinstance(new, nn.Module):
+        raise ValueError(f"the function must return the new head, an nn.Module, but returned {new!r}.")
     wanted = getattr(new, "in_features", in_features)
     if wanted != in_features:
         raise ValueError(
