@@ -78,16 +78,16 @@ def nice_length(steps: float) -> int:
     return SAMPLES * int(digit * math.ceil(parts / digit))
 
 
-def times(length: int, discrete: bool) -> str:
-    """The moments shown, as Python: 101 times of the flow, or at most 101 whole steps.
+def times(length: int, discrete: bool, samples: int = SAMPLES) -> str:
+    """The moments shown, as Python: `samples` + 1 times of the flow, or about as many whole steps.
 
     Example:
         >>> times(1400, True)
         'torch.arange(0, 1401, 14)'
     """
     if not discrete:
-        return f"torch.linspace(0, {length}, {SAMPLES + 1}, dtype=torch.float64)"
-    return f"torch.arange(0, {length + 1}, {max(1, length // SAMPLES)})"
+        return f"torch.linspace(0, {length}, {samples + 1}, dtype=torch.float64)"
+    return f"torch.arange(0, {length + 1}, {max(1, length // samples)})"
 
 
 def shown_length(asked: float) -> int:

@@ -294,13 +294,9 @@ def _moving_panel(state: State, solved: Solved, length: int) -> Panel:
     given, path = solved.setting, solved.path
     axes = min(int(state.word("axes")), given.dim)
     classes = shown_classes(given.num_classes, axes)
-    step = max(1, length // FRAMES)
-    moments = f"torch.arange(0, {length + 1}, {step})"
-    if not path.discrete:
-        moments = f"torch.linspace(0, {length}, {FRAMES + 1}, dtype=torch.float64)"
     again = solved.solve.replace("FEATURES", "features @ basis").replace("WEIGHT", "weight @ basis")
     script = solved.script.then(
-        f"x = {moments}",
+        f"x = {times(length, path.discrete, FRAMES)}",
         basis_line("path.direction().weight", classes, axes),
         f"z = {again}.at(x)",
         "h = z.features * (len(labels)**0.5 / path.feature_norm(x))[:, None, None]",

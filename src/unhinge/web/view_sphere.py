@@ -285,7 +285,6 @@ def _moving_panel(state: State, both: _TwoPaths, length: int) -> Panel:
     classes = shown_classes(state.count("classes"), axes)
     per_class, decay = state.count("per_class"), state.number("feature_decay")
     drawn = [c * per_class + i for c in classes for i in range(min(per_class, PER_CLASS))]
-    moments = f"torch.arange(0, {length + 1}, {max(1, length // FRAMES)}){'' if both.discrete else '.double()'}"
     # Bursts magnify rounding, so that the very same examples must be asked about.
     if both.discrete and size * dim <= SMALL:
         rows = "plain.at(x).features[:, few]"
@@ -302,7 +301,7 @@ def _moving_panel(state: State, both: _TwoPaths, length: int) -> Panel:
         )
         rows = f"{problem}.{both.optimizer}(features[few], lr={part!r} * {both.lr}).at(x).features"
     script = both.script.then(
-        f"x = {moments}",
+        f"x = {times(length, True, FRAMES)}{'' if both.discrete else '.double()'}",
         f"few = {drawn}",
         basis_line("weight", classes, axes),
         "# each example moves by itself, with a pull divided by the number of all: a few can be solved alone",
