@@ -141,9 +141,9 @@ def _read(unit: Unit, columns: Columns, work: Pass, batch: int) -> bytes:
 
 
 def _units(files: Sequence[str], filesystem: pyarrow.fs.FileSystem) -> Iterator[Unit]:
-    with needed_for("reading Parquet files"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     for file in files:
         try:
             metadata = pq.read_metadata(file, filesystem=filesystem)
@@ -193,8 +193,8 @@ def _files_of(path: str | Path | Sequence[str | Path]) -> tuple[list[str], pyarr
 
 def _expected(units: Sequence[Unit], features: str | Sequence[str], label: str, num_classes: int | None) -> Columns:
     """The columns, with the width of the first rows and the number of classes."""
-    with needed_for("reading Parquet files"):
-        import pyarrow.parquet as pq
+    import pyarrow.parquet as pq
+
     names = features if isinstance(features, str) else tuple(features)
     if not names:
         raise ValueError("features must name at least one column.")
@@ -235,8 +235,8 @@ def _check_columns(wanted: Sequence[str], file: pyarrow.parquet.ParquetFile, uni
 
 
 def _are_words(kind: pyarrow.DataType) -> bool:
-    with needed_for("reading Parquet files"):
-        import pyarrow as pa
+    import pyarrow as pa
+
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
@@ -244,9 +244,9 @@ def _are_words(kind: pyarrow.DataType) -> bool:
 
 def _words(units: Sequence[Unit], label: str) -> tuple[str, ...]:
     """Every word of the label column, in the order of the alphabet."""
-    with needed_for("reading Parquet files"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     words: set[str] = set()
     for unit in units:
         with pq.ParquetFile(unit.file, filesystem=unit.filesystem) as file:
@@ -265,9 +265,9 @@ def _words(units: Sequence[Unit], label: str) -> tuple[str, ...]:
 
 def _largest_label(units: Sequence[Unit], label: str) -> int:
     """From the statistics of the row groups; where one has none, from the column itself."""
-    with needed_for("reading Parquet files"):
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
     largest = 0
     for unit in units:
         with pq.ParquetFile(unit.file, filesystem=unit.filesystem) as file:

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from unhinge.extras import needed_for
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -184,8 +182,8 @@ def _from_lists(column: pa.Array, columns: Columns, reject: Reject) -> Tensor:
         size = getattr(column.type, "list_size", -1)
         flat = column.values.slice(column.offset * size, len(column) * size) if size >= 0 else column.flatten()
         return _numbers(flat, name).view(len(column), width)
-    with needed_for("reading Arrow data"):
-        import pyarrow as pa
+    import pyarrow as pa
+
     kept = column.filter(pa.array(fits)).flatten()
     some = _numbers(kept, name).view(-1, width)
     rows = some.new_zeros(len(column), width)
@@ -195,9 +193,9 @@ def _from_lists(column: pa.Array, columns: Columns, reject: Reject) -> Tensor:
 
 def _lengths(column: pa.Array, name: str) -> NDArray[np.int64]:
     """The length of each list, -1 where there is none."""
-    with needed_for("reading Arrow data"):
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     kind = column.type
     if pa.types.is_null(kind):  # a part of the data in which all of them are missing
         return np.full(len(column), -1, dtype=np.int64)
@@ -212,8 +210,8 @@ def _lengths(column: pa.Array, name: str) -> NDArray[np.int64]:
 
 def _numbers(values: pa.Array, name: str) -> Tensor:
     """A flat Arrow array as a tensor that shares its memory where it can; nulls become NaN."""
-    with needed_for("reading Arrow data"):
-        import pyarrow as pa
+    import pyarrow as pa
+
     # Null: a part of the data in which all of them are missing.
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
         values = values.cast(pa.float64())
@@ -231,9 +229,9 @@ def _numbers(values: pa.Array, name: str) -> Tensor:
 
 def _labels(batch: Batch, columns: Columns, reject: Reject) -> Tensor:
     """Integers :math:`(b,)` or soft labels :math:`(b, C)`; the rejected rows hold whatever is at hand."""
-    with needed_for("reading Arrow data"):
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     column = _column(batch, columns.label)
     kind = column.type
     if pa.types.is_null(kind):
@@ -273,8 +271,8 @@ def _valid(column: pa.Array) -> Mask:
 
 def _column(batch: Batch, name: str) -> pa.Array:
     """One Arrow array, also of a table in chunks and of a tensor type."""
-    with needed_for("reading Arrow data"):
-        import pyarrow as pa
+    import pyarrow as pa
+
     if name not in batch.schema.names:
         raise ValueError(f"there is no column {name!r}; there are {', '.join(batch.schema.names)}.")
     if batch.schema.names.count(name) > 1:
