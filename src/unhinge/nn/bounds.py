@@ -109,8 +109,7 @@ def _design_size(dim: int, strength: int) -> int:
 
 
 def _largest_zero(degree: int, a: int, b: int, dim: int) -> float:
-    with needed_for("Levenshtein's bound"):
-        from scipy.special import roots_jacobi
+    from scipy.special import roots_jacobi
 
     if degree == 0:
         return -1.0

@@ -2,13 +2,10 @@ r"""What the squared norm of the features costs, and the radius it asks for  [eq
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
-from unhinge.nn.contract import as_tensor, check_floating, check_gamma, check_size, default_gamma
+from unhinge.nn.contract import as_tensor, check_floating, check_gamma, check_positive, check_size, default_gamma
 from unhinge.nn.precision import widened
-from unhinge.theory.validation import check_number
 
 __all__ = ["check_penalty_reduction", "feature_norm_penalty", "penalty_strength"]
 
@@ -86,10 +83,8 @@ def penalty_strength(
     """
     check_penalty_reduction(reduction)
     check_penalty_reduction(loss_reduction, "loss_reduction")
-    for name, value in (("radius", radius), ("prototype_norm", prototype_norm)):
-        check_number(name, value)
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value!r}.")
+    check_positive("radius", radius)
+    check_positive("prototype_norm", prototype_norm)
     check_gamma(gamma)
     if gamma is None and num_classes is None:
         raise ValueError("the radius depends on the loss: pass its gamma, or num_classes for the default 1/(C-1).")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unhinge.nn.contract import class_axis
+from unhinge.nn.contract import check_positive, class_axis
 from unhinge.nn.precision import outcome_dtype, widened
 from unhinge.nn.three_numbers import loss_from_logits
 from unhinge.theory.validation import check_number
@@ -93,9 +93,7 @@ def z_loss(
 
 
 def check_z(slope: float = SLOPE, offset: float = OFFSET) -> None:
-    check_number("slope", slope)
+    check_positive("slope", slope)
     check_number("offset", offset)
-    if not 0 < slope < math.inf:
-        raise ValueError(f"slope must be positive and finite, got {slope}.")
     if not math.isfinite(offset):
         raise ValueError(f"offset must be finite, got {offset}.")
