@@ -88,9 +88,10 @@ def test_the_seed_decides_which_images_are_kept_and_nothing_else_does():
     assert not torch.equal(first, imbalanced(images, "exp:5", seed=1).indices)
 
 
-def test_a_stronger_imbalance_keeps_a_part_of_a_weaker_one():
-    images = image_set([50] * 4)
-    kept = [set(imbalanced(images, f"exp:{ratio}", seed=0).indices.tolist()) for ratio in (2, 5, 25)]
+@pytest.mark.parametrize("counts", [[50] * 4, [60, 55, 70, 50]])
+def test_of_one_largest_class_a_stronger_imbalance_keeps_a_part_of_a_weaker_one(counts):
+    images = image_set(counts)
+    kept = [set(imbalanced(images, f"exp:{ratio}", seed=0, largest=50).indices.tolist()) for ratio in (2, 5, 25)]
     assert kept[0] > kept[1] > kept[2]
 
 

@@ -115,7 +115,9 @@ def imbalanced(
 ) -> Subsample:
     """Keep a random part of each class, `largest` images of the largest; without an imbalance, as many of each.
 
-    At the same seed a larger ratio keeps a part of what a smaller one keeps, and fewer images a part of more.
+    At the same seed and the same `largest`, a larger ratio keeps a part of what a smaller one keeps, and fewer images
+    are a part of more. Without a `largest`, classes of unequal size can have more images in the first class the larger
+    the ratio is.
 
     Example:
         >>> from unhinge.data import load
