@@ -108,6 +108,14 @@ def test_features_that_are_large_or_depend_on_each_other_are_those_of_ridge_regr
     np.testing.assert_allclose(model.decision_function(x), ridge.decision_function(x), atol=1e-6)
 
 
+def test_of_two_classes_it_has_twice_the_scores_of_ridge_regression():
+    x, y = data([30, 12])
+    weight = np.random.default_rng(0).random(len(y))
+    ridge = RidgeClassifier(alpha=0.3 * weight.sum()).fit(x, y, weight)
+    model = UnhingedClassifier(gamma=1.0, logit_penalty=1.0, alpha=0.3, class_weight=None).fit(x, y, weight)
+    np.testing.assert_allclose(model.decision_function(x), 2 * ridge.decision_function(x), rtol=1e-9, atol=1e-12)
+
+
 def test_for_two_classes_it_is_the_nearest_centroid():
     x, y = data([40, 9])
     new = np.random.default_rng(2).normal(size=(500, 4)) * 3

@@ -43,9 +43,10 @@ class UnhingedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     the nearest centroid up to the offsets :math:`-\|\bar x_c - c\|^2/2`, which the linear loss does not have. For two
     classes the two are the same classifier; for more, a class whose mean lies amid the others is hidden by them.
     `alpha` and `gamma` then scale the scores and change no prediction. With ``logit_penalty=1, gamma=1,
-    class_weight=None`` it is exactly ``RidgeClassifier(alpha * n)``. With a kernel and ``logit_penalty=0`` it is the
-    classifier of kernel mean embeddings (Parzen windows, centered). What the linear loss brings is speed, exact
-    updates, and indifference to symmetric label noise: noise shrinks all :math:`\bar x_c - c` by one factor.
+    class_weight=None`` it is exactly ``RidgeClassifier(alpha * n)``, of two classes with twice its scores. With a
+    kernel and ``logit_penalty=0`` it is the classifier of kernel mean embeddings (Parzen windows, centered). What the
+    linear loss brings is speed, exact updates, and indifference to symmetric label noise: noise shrinks all
+    :math:`\bar x_c - c` by one factor.
 
     Arguments:
         gamma: Weight :math:`\gamma` of the other scores; `None` means :math:`1/(C-1)`.
