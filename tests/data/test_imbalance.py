@@ -118,6 +118,13 @@ def test_a_spec_that_is_none_says_how_one_looks(text, why):
         Imbalance.parse(text)
 
 
+def test_a_ratio_by_itself_or_in_words_is_refused():
+    with pytest.raises(ValueError, match="must read like exp:100 or step:10, got 100"):
+        imbalanced(image_set([50] * 3), 100, seed=0)
+    with pytest.raises(ValueError, match="at least 1, got '10'"):
+        Imbalance("exp", "10")
+
+
 def test_a_ratio_that_empties_a_class_is_refused():
     with pytest.raises(ValueError, match=r"exp:100 would leave a class without images.*at most 50"):
         imbalanced(image_set([50] * 3), "exp:100", seed=0)

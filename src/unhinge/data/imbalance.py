@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -41,9 +42,9 @@ class Imbalance:
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise ValueError(f"the kind of imbalance must be one of {', '.join(_KINDS)}, got {self.kind!r}.")
-        if not 1 <= self.ratio < math.inf:
+        if not isinstance(self.ratio, Real) or not 1 <= self.ratio < math.inf:
             raise ValueError(
-                f"the imbalance ratio is the largest class over the smallest, at least 1, got {self.ratio}. "
+                f"the imbalance ratio is the largest class over the smallest, at least 1, got {self.ratio!r}. "
                 "Papers that write 0.01 mean 100."
             )
 
@@ -126,6 +127,8 @@ def imbalanced(
         [142, 109, 85, 65, 51, 39, 30, 23, 18, 14]
     """
     profile = Imbalance.parse(imbalance) if isinstance(imbalance, str) else imbalance or Imbalance("exp", 1)
+    if not isinstance(profile, Imbalance):
+        raise ValueError(f"imbalance must read like exp:100 or step:10, got {imbalance!r}.")
     kept = []
     for label, count in enumerate(profile.counts(images.counts, largest)):
         members = (images.labels == label).nonzero().squeeze(1).cpu()
