@@ -238,7 +238,9 @@ def test_training_faces_may_stay_undrawn():
         ({"fonts": [f"{FACES[0].path}+{FACES[0].path.parent}"]}, "is a folder. Name files"),
         ({"characters": "everything"}, "hexadecimal"),
         ({"characters": "4E00-9FA5"}, "characters in common"),
+        ({"characters": "10FFF0-FFFFFFFFFFFF"}, "characters in common"),  # it ends with the last code point there is
         ({"image_size": 4}, "at least 8"),
+        ({"image_size": 24.0}, "a whole number of at least 8"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(options, what):
@@ -251,6 +253,17 @@ def test_a_broken_font_is_an_error_that_names_it(tmp_path):
     broken.write_bytes(Path(FACES[0].path).read_bytes()[:1000])
     with pytest.raises(DataError, match=r"broken\.ttf cannot be read as a font"):
         glyphs(fonts=[broken, *(face.path for face in FACES[:3])])
+
+
+def test_a_font_whose_outlines_are_damaged_is_named_too(tmp_path):
+    broken = tmp_path / "broken.ttf"
+    content = bytearray(Path(FACES[0].path).read_bytes())
+    with TTFont(FACES[0].path) as font:
+        table = font.reader.tables["glyf"]
+    content[table.offset : table.offset + table.length] = b"\x00\x7f" * (table.length // 2)
+    broken.write_bytes(content)
+    with pytest.raises(DataError, match=r"broken\.ttf cannot draw"):
+        glyphs(fonts=[broken, *(face.path for face in FACES[:3])], characters="41-5A")
 
 
 def test_fonts_are_for_glyphs_only():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -103,8 +104,10 @@ def glyphs(
         >>> splits.classes, tuple(splits.training.images.shape), len(splits.test)
         (('0', '1', '2', '3', '4', '5', '6', '7', '8', '9'), (90, 1, 24, 24), 30)
     """
-    if image_size < 8:
-        raise ValueError(f"image_size must be at least 8 pixels to tell characters apart, got {image_size}.")
+    if type(image_size) is not int or image_size < 8:
+        raise ValueError(
+            f"image_size must be a whole number of at least 8 pixels to tell characters apart, got {image_size!r}."
+        )
     faces = font_faces(fonts)
     names, drawn = _drawn(tuple(faces), characters, image_size)
     held_out = np.array([face.held_out for face in faces])
@@ -329,7 +332,10 @@ def _pen(file: FontFile, size: int) -> Callable[[str], NDArray[np.uint8]]:
     def draw(character: str) -> NDArray[np.uint8]:
         canvas = Image.new("L", (size, size))
         # Centered on its advance and standing on its baseline, so that a comma and an apostrophe stay apart.
-        ImageDraw.Draw(canvas).text((size / 2, 3 * size // 4), character, fill=255, font=font, anchor="ms")
+        try:
+            ImageDraw.Draw(canvas).text((size / 2, 3 * size // 4), character, fill=255, font=font, anchor="ms")
+        except Exception as error:  # of a damaged outline FreeType and Pillow say what they like
+            raise DataError(f"{file.path} cannot draw {character!r}: {error}. Replace or leave it out.") from None
         return np.asarray(canvas)
 
     return draw
@@ -342,7 +348,7 @@ def _is_visible(code: int) -> bool:
 def _ranges(text: str) -> set[int]:
     def ends(part: str) -> Iterable[int]:
         low, dash, high = part.strip().partition("-")
-        return range(int(low, 16), int(high if dash else low, 16) + 1)
+        return range(int(low, 16), min(int(high if dash else low, 16), sys.maxunicode) + 1)
 
     try:
         return {code for part in text.split(",") for code in ends(part)}
