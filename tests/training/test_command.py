@@ -46,6 +46,7 @@ def test_training_prints_a_table_of_epochs_and_writes_logs_weights_and_figures(t
     for word in ("epoch", "loss", "train acc", "test acc", "|h|", "angle", "NC1"):
         assert word in told
     assert "test accuracy 0." in told
+    assert "\n\n" not in told  # no line for a bar that is not shown
     names = {path.name for path in out.iterdir()}
     assert names >= {"recipe.json", "data.json", "log.jsonl", "log.csv", "log.md", "curves.png", "curves.pdf"}
     assert names >= {"last.safetensors", "best.safetensors", "times.jsonl"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -27,7 +28,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-INTERRUPTED, CLOSED_PIPE = 130, 141  # 128 plus the number of the signal, as shells report them
+FAILED, INTERRUPTED, CLOSED_PIPE = 1, 130, 141  # the last two: 128 plus the number of the signal, as shells report
+FULL = errno.ENOSPC, errno.EDQUOT  # the disk, or what one may use of it
 for module in (verify, reproduce, train, evaluate, predict, explore, data):
     module.add_to(app)
 
@@ -74,7 +76,7 @@ def _run() -> int:
         app()
     except SystemExit as end:
         # Typer and Rich both end with 1 where a pipe is closed, which here means that a statement failed.
-        if _comes_from_a_closed_pipe(end):
+        if any(isinstance(cause, BrokenPipeError) for cause in _causes(end)):
             return CLOSED_PIPE
         code = end.code if isinstance(end.code, int) else int(bool(end.code))
         return INTERRUPTED if pressed and code else code
@@ -82,10 +84,14 @@ def _run() -> int:
         return CLOSED_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception:
+    except Exception as error:
         if pressed:
             return INTERRUPTED
-        raise
+        full = [cause.errno for cause in _causes(error) if isinstance(cause, OSError) and cause.errno in FULL]
+        if not full:
+            raise
+        typer.echo(f"unhinge: {os.strerror(full[0])}. Make room and give the same command again.", err=True)
+        return FAILED
     return 0
 
 
@@ -105,10 +111,11 @@ class _CtrlC:
         return self.pressed
 
 
-def _comes_from_a_closed_pipe(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, BrokenPipeError):
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what it came from: a library may stumble once more while it cleans up."""
+    while error is not None:
+        yield error
         error = error.__cause__ or error.__context__
-    return error is not None
 
 
 @contextmanager

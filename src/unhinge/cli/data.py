@@ -76,9 +76,8 @@ def _print(records: list[dict[str, object]]) -> None:
 
     table = Table(pad_edge=False, show_lines=True)
     table.add_column("data set", overflow="fold", min_width=15, max_width=30)  # room for all names but a long path
-    table.add_column("", no_wrap=True)
     table.add_column("what is there, or how to get it", overflow="fold")  # an address cut short helps nobody
     for record in records:
         mark = Text("there", style="green") if record["there"] else Text("missing", style="yellow")
-        table.add_row(Text(str(record["name"])), mark, Text(str(record["words"])))
+        table.add_row(Text(f"{record['name']}\n").append(mark), Text(str(record["words"])))
     Console().print(table)

@@ -62,19 +62,23 @@ def show_list(
         # The finding stands below the name: as a column of its own it would have a few letters a line at 80 columns.
         table = Table(pad_edge=False, show_lines=True, title=title, title_justify="left")
         table.add_column("id, where in the paper, finding", min_width=max(len(record["id"]) for record in records))
-        for head in heads:
+        narrow = console.width < 60  # then the cost stands below as well
+        for head in () if narrow else heads:
             table.add_column(head, justify="right", no_wrap=True)
         for record in records:
             origin = f"{record['printed']}: {record['label']}" if record["label"] else "beyond the paper"
             name = Text(record["id"], style="bold").append(f"\n{origin}", style="not bold dim")
             name.append(f"\n{record['claim']}", style="not bold")
-            cost = (
+            cost = [
                 f"{record['runs'][head]}\n{record['cost'][head]}"
                 if "runs" in record
                 else f"{record['seconds'][head]:g} s"
                 for head in heads
-            )
-            table.add_row(name, *cost)
+            ]
+            if narrow:
+                for head, words in zip(heads, cost, strict=True):
+                    name.append(f"\n{head}: {words.replace(chr(10), ', ')}", style="not bold")
+            table.add_row(name, *(() if narrow else cost))
         console.print(table)
     console.print(
         "Figures: on 2 cores. Networks: on one core at quick and small; at paper on one GPU, reckoned from its "

@@ -364,7 +364,8 @@ def _fit(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=workers.rank != 0) as bar:
+    hidden = workers.rank != 0 or not console.is_terminal  # where it is no terminal, a bar leaves an empty line
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=None, epoch="1", rate="")
         headed = False
 

@@ -368,10 +368,13 @@ def test_missing_data_is_said_once_and_before_anything_is_trained(tmp_path: Path
     from unhinge.paper.studies import run as module
 
     monkeypatch.setattr(module, "sweep", lambda *_, **__: pytest.fail("a sweep was started"))
-    study = replace(STUDY, cells=lambda _: [Cell(CE, Column(data="cifar10"), replace(TINY, data="cifar10"))])
-    with pytest.raises(DataError, match=r"runs need cifar10, and nothing was trained") as said:
+    cells = [Cell(CE, Column(data=data), replace(TINY, data=data)) for data in ("cifar10", "digits", "svhn")]
+    study = replace(STUDY, cells=lambda _: cells)
+    words = r"1 of 3 runs need cifar10, 1 of 3 runs need svhn, and nothing was trained"
+    with pytest.raises(DataError, match=words) as said:
         reproduce_studies([study], "small", tmp_path, seeds=1, data_root=tmp_path / "nowhere")
-    assert "is missing" in str(said.value)
+    assert "test_batch" in str(said.value)
+    assert "test_32x32.mat" in str(said.value)
     assert not list((tmp_path / "runs").glob("*.txt"))
 
 

@@ -68,7 +68,8 @@ def as_table(records: Sequence[Record], width: int) -> Table:
         if (head == "verdict" and stacked) or (head == "printed" and own):
             continue
         number = head in ("printed", "ours")
-        table.add_column(head, justify="right" if number else "left", no_wrap=head != "statement" and not stacked)
+        side = "right" if number else "left"
+        table.add_column(head, justify=side, no_wrap=head != "statement" and not stacked, overflow="fold")
     for record in records:
         name, verdict, *rest = _cells(record)
         said = Text(verdict, style=STYLES[verdict])
@@ -117,16 +118,17 @@ def as_csv(records: Sequence[Record]) -> str:
     return tables.csv_text(HEADS, map(_cells, records))
 
 
-def explain(record: Record) -> RenderableType:
+def explain(record: Record, width: int = 80) -> RenderableType:
     """One claim at length: what is printed, what is right, the evidence, and the residuals of each problem.
 
-    Of a statement of ours nothing is printed, so it has one wording and one residual.
+    Of a statement of ours nothing is printed, so it has one wording and one residual. Where the residuals have no room
+    beside the words they are left out: the worst is named.
     """
     claim = record.claim
     ours_alone = claim.says == claim.right
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
-    facts.add_column()
+    facts.add_column(overflow="fold")  # a label cut short leads nowhere
     facts.add_row("claim", Text(claim.title))
     facts.add_row("statement" if ours_alone else "printed", Text(claim.says))
     if not ours_alone:
@@ -146,7 +148,7 @@ def explain(record: Record) -> RenderableType:
         facts.add_row("sharper check", f"ours alone: {_worst(record.worst_sharper, '')}, tolerance {allowed}")
     if claim.tolerance == 0:
         facts.add_row("problems", f"printed form wrong in {_wrong(record.printed)}, ours in {_wrong(record.ours)}")
-    elif claim.problems > 1:
+    elif claim.problems > 1 and width >= PLOT_WIDTH + 20:
         facts.add_row("residuals", residual_plot(record))
     title = Text.assemble((claim.id, "bold"), "  ", (record.verdict, STYLES[record.verdict]))
     return Group(Panel(facts, title=title, title_align="left"))
@@ -180,7 +182,7 @@ def residual_plot(record: Record) -> Text:
 
 def print_records(console: Console, records: Sequence[Record], at_length: bool) -> None:
     for record in records if at_length else ():
-        console.print(explain(record))
+        console.print(explain(record, console.width))
     if not at_length or len(records) > 1:
         console.print(as_table(records, console.width))
         if any(record.claim.printed is not record.claim.ours for record in records):

@@ -134,11 +134,15 @@ def check_data(tasks: Sequence[Task]) -> None:
         for name in dict.fromkeys((task.recipe.data, *(task.ood or "").split(","))):
             if name and name != "noise":
                 wanted[name, task.data_root] = wanted.get((name, task.data_root), 0) + 1
+    missing, how = [], []
     for (name, root), runs in wanted.items():
         try:
             load(name, root, train=False)
         except DataError as error:
-            raise DataError(f"{runs} of {len(tasks)} runs need {name}, and nothing was trained. {error}") from None
+            missing.append(f"{runs} of {len(tasks)} runs need {name}")
+            how.append(str(error))
+    if missing:
+        raise DataError(f"{', '.join(missing)}, and nothing was trained. {' '.join(how)}")
 
 
 @dataclass(frozen=True)
