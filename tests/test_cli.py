@@ -319,6 +319,19 @@ def test_an_interrupt_ends_with_130(tmp_path: Path):
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True).returncode == 130
 
 
+def test_ctrl_c_before_the_command_is_imported_ends_with_130():
+    code = (
+        "import sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'unhinge.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "from unhinge.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.parametrize("failure", ["RecursionError", "ImportError", "SystemExit"])
 def test_ctrl_c_ends_with_130_whatever_a_library_makes_of_it(tmp_path: Path, failure: str):
     """An import that is interrupted half-way may fail in its own way later."""

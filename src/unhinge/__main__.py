@@ -19,6 +19,8 @@ def main() -> None:
     except MissingExtra as error:
         print(f"unhinge: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:  # before the command itself could see it
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -68,8 +68,12 @@ def as_table(records: Sequence[Record], width: int) -> Table:
         if (head == "verdict" and stacked) or (head == "printed" and own):
             continue
         number = head in ("printed", "ours")
-        side = "right" if number else "left"
-        table.add_column(head, justify=side, no_wrap=head != "statement" and not stacked, overflow="fold")
+        table.add_column(
+            head,
+            justify="right" if number else "left",
+            no_wrap=head != "statement" and not stacked,
+            overflow="fold",
+        )
     for record in records:
         name, verdict, *rest = _cells(record)
         said = Text(verdict, style=STYLES[verdict])
