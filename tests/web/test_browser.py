@@ -292,6 +292,17 @@ def test_a_laptop_shows_everything_on_one_screen(page, served, view):
         page.screenshot(path=shots() / f"{view}.png")
 
 
+@pytest.mark.parametrize("setting", ["&classes=200", "&classes=2&per_class=1&gamma=0&s=0.01&lr=0.001"])
+def test_long_numbers_leave_room_for_the_name_of_their_axis(page, served, setting):
+    visit(page, served + "?view=free" + setting)
+    for graph in page.locator("#view-free .js-plotly-plot:has(.ytitle)").all():
+        name = graph.locator(".ytitle").bounding_box()
+        for number in (number.bounding_box() for number in graph.locator(".ytick text").all()):
+            beside = number["x"] >= name["x"] + name["width"]
+            above = number["y"] + number["height"] <= name["y"] or number["y"] >= name["y"] + name["height"]
+            assert beside or above, graph.get_attribute("id")
+
+
 def test_a_phone_shows_everything_in_one_column(page, served):
     page.set_viewport_size(PHONE)
     visit(page, served)

@@ -42,7 +42,7 @@ def figure(panel: Panel, slot: Slot, theme: str = "light", player: bool = False)
     widest = max((46 + 5.6 * len(name) for name in listed), default=1.0)  # Plotly gives all names the same width
     rows = math.ceil(len(listed) / max(1, int(LEGEND / widest))) if several else 0
     layout = _layout(colors) | {
-        "margin": {"l": 58, "r": 22, "t": 8 + 18 * rows, "b": 36, "autoexpand": False},
+        "margin": {"l": _left(panel), "r": 22, "t": 8 + 18 * rows, "b": 36, "autoexpand": False},
         "xaxis": _axis(panel.xlabel, colors) | (_log(_x(panel)) if panel.xlog else {}),
         "yaxis": _axis(panel.ylabel, colors) | (_log(_y(panel)) if panel.ylog else {}),
         "showlegend": several,
@@ -117,6 +117,12 @@ def _log(values: list[float]) -> Plotly:
     low = max(low, -16.0, high - 40)
     spare = 0.05 * max(high - low, 0.3)
     return axis | {"range": [low - spare, high + spare]} | ({"dtick": "D2"} if high - low < 1.5 else {})
+
+
+def _left(panel: Panel) -> int:
+    """Pixels for the numbers of the vertical axis and its name: numbers such as 0.00015 and 100,000 are long."""
+    highest = max((abs(y) for curve in panel.curves for y in curve.y if y is not None), default=0.0)
+    return 58 if panel.ylog or highest == 0 or 1e-3 <= highest < 1e4 else 72
 
 
 def _trace(curve: Curve, theme: str) -> Plotly:
