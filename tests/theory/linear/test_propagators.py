@@ -299,3 +299,59 @@ def test_a_distance_below_the_rounding_of_ordered_steps_is_refused():
     assert path.distance(path.time_to(1e-12).long()) <= 1e-12
     with pytest.raises(ValueError, match="at least 1e-13 here, got 1e-20"):
         path.time_to(1e-20)
+
+
+# ---- steps that take a mode to zero in two ---------------------------------------------------------------------------
+
+VANISHING = [0.3, 0.5, 0.81, 0.9]  # momentum: of some the two roots come out as zero, of others as its rounding
+
+
+@pytest.mark.parametrize("momentum", VANISHING)
+@pytest.mark.parametrize("rounding", [-EPS, -EPS / 2, 0.0, EPS, 1e-9])
+@pytest.mark.parametrize("name", ["balanced", "two classes", "imbalanced", "soft"])
+def test_nesterov_at_the_rate_of_one_over_the_largest_singular_value_is_sgd(name, rounding, momentum):
+    """There the step of the fastest shrinking mode has two roots of zero; these paths were once NaN  [eq: momentum]."""
+    case = NAMED[name]
+    rate = (1 + rounding) / case.problem().critical_decay.item()
+    options = {"momentum": momentum, "nesterov": True}
+    path = case.descent(lr=rate, **options)
+    agree(case, path, (same(rate), same(rate)), [0, 1, 2, 3, 4, 10], **options)
+    beside = case.descent(lr=rate * (1 - 1e-7), **options)
+    for steps in (0, 1, 2, 3, 5, 20, 60):  # however small it becomes
+        assert path.distance(steps).item() == pytest.approx(beside.distance(steps).item(), rel=1e-4), steps
+
+
+@pytest.mark.parametrize("momentum", VANISHING)
+@pytest.mark.parametrize("schedule", [constant(0.5), piecewise([3], [0.1, 0.5]), piecewise([3, 7], [0.1, 0.5, 0.2])])
+@pytest.mark.parametrize("kind", ["descent", "anchored_descent"])
+def test_nesterov_with_a_rate_times_decay_of_one_is_sgd(kind, schedule, momentum):
+    """Biases, and features towards fixed prototypes, then forget where they were in two steps."""
+    case = make_case([2, 1], gamma=1.0, feature_decay=2.0, weight_decay=2.0, bias=True)
+    options = {"momentum": momentum, "nesterov": True}
+    path = getattr(case.problem(), kind)(case.features, case.weight, case.bias, lr=schedule, **options)
+    rate = lambda k: schedule(float(k)).item()  # noqa: E731
+    agree(case, path, (rate, rate), list(range(13)), frozen=kind != "descent", **options)
+    if kind != "descent":
+        assert bool(torch.isfinite(path.distance(torch.arange(13))).all())
+
+
+def test_a_start_that_two_steps_take_to_zero_is_zero_from_then_on():
+    features = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    path = LayerPeeled([0, 1], gamma=0.5).descent(features, -features, lr=4 / 3, momentum=0.5, nesterov=True)
+    assert path.log_norm([0, 1]).tolist() == pytest.approx([math.log(2), 0.0], abs=1e-15)
+    assert path.feature_norm([2, 3, 4, 1000]).tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 9])
+def test_a_mode_that_vanishes_still_has_the_slopes_of_sgd(steps):
+    case = make_case([2, 2], gamma=0.5)
+    top = case.problem().critical_decay.item()
+    rate = torch.tensor(1 / top, dtype=torch.float64, requires_grad=True)
+    path = case.problem().descent(case.features, case.weight, lr=rate, momentum=0.5, nesterov=True)
+    (slope,) = torch.autograd.grad(path.feature_norm(steps), rate, allow_unused=True)
+    width = 1e-6
+    norms = [
+        case.descent(lr=1 / top + move, momentum=0.5, nesterov=True).feature_norm(steps) for move in (width, -width)
+    ]
+    expected = ((norms[0] - norms[1]) / (2 * width)).item()
+    assert (0.0 if slope is None else slope.item()) == pytest.approx(expected, rel=1e-6, abs=1e-8)

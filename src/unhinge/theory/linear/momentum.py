@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unhinge.theory.linear.products import ordered_products
 from unhinge.theory.linear.symbols import in_range, step_rates, until_rest
-from unhinge.theory.numerics import LAST_STEP, TINY, falling, log_abs1p, safe_divide
+from unhinge.theory.numerics import EPS, HUGE, LAST_STEP, TINY, falling, log_abs1p, safe_divide
 from unhinge.theory.schedules import MOST_SPANS, Constant, Shape, flat_edges
 from unhinge.theory.types import Time
 from unhinge.theory.validation import check_steps
@@ -54,27 +54,40 @@ class Roots:
         return torch.where(self.mirrored, (self.trace - self.root) / 2, 1 + self.small)
 
     @property
+    def vanishes(self) -> Tensor:
+        """Whether both eigenvalues are zero but for rounding, so that two steps leave nothing: Nesterov's where rate *
+        eigenvalue is -1, as at the rate of one over the largest singular value."""
+        return torch.where(self.real, self.lead.detach().abs() <= 4 * EPS, self.det.detach() <= 0)
+
+    @property
     def log_modulus(self) -> Tensor:
-        lead = torch.where(
-            self.mirrored, log_abs1p(self.lead - 1), torch.log1p(torch.where(self.plain, self.small, 0.0))
-        )
-        return torch.where(self.real, lead, torch.where(self.real, 1.0, self.det).log() / 2)
+        """Minus infinity where both eigenvalues are zero."""
+        gone = self.vanishes
+        plain = torch.log1p(torch.where(self.plain & ~gone, self.small, 0.0))
+        lead = torch.where(self.mirrored, log_abs1p(torch.where(gone, 0.0, self.lead - 1)), plain)
+        finite = torch.where(self.real, lead, torch.where(self.real | gone, 1.0, self.det).log() / 2)
+        return torch.where(gone, -torch.inf, finite)
 
     def power(self, steps: Tensor, z: Tensor, b: Tensor, entry: int = 0) -> tuple[Tensor, Tensor]:
         """An entry of matrix^steps (z, b), as (log, value), shape (*, K) each; the log is the same for both entries."""
-        j, now = steps[..., None].double(), (z, b)[entry]
         swept = self.matrix[:, entry, 0] * z + self.matrix[:, entry, 1] * b  # the entry after one step
-        odd = (steps % 2 == 1)[..., None]
-        value = torch.where(self.real, self._straight(j, odd, now, swept), self._turning(j, now, swept))
-        return j * self.log_modulus, value
+        return self._sequence(steps, (z, b)[entry], swept)
 
     def difference(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         """(lead^steps - other^steps) / (lead - other), as (log, value), shape (*, K)."""
+        return self._sequence(steps, torch.zeros_like(self.trace), torch.ones_like(self.trace))
+
+    def _sequence(self, steps: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """What obeys the recurrence of the step from these two values on, after so many steps, as (log, value)."""
         j, odd = steps[..., None].double(), (steps % 2 == 1)[..., None]
-        none, one = torch.zeros_like(self.trace), torch.ones_like(self.trace)
-        return j * self.log_modulus, torch.where(
-            self.real, self._straight(j, odd, none, one), self._turning(j, none, one)
-        )
+        value = torch.where(self.real, self._straight(j, odd, first, second), self._turning(j, first, second))
+        gone = self.vanishes
+        if not bool(gone.any()):
+            return j * self.log_modulus, value
+        log = j * torch.where(gone, 0.0, self.log_modulus)
+        third = self.trace * second - self.det * first  # zero, with a slope
+        early = torch.where(j == 0, first, torch.where(j == 1, second, third - third.detach()))
+        return torch.where(gone & (j > 2), -HUGE, log), torch.where(gone, torch.where(j > 2, 0.0, early), value)
 
     def _straight(self, j: Tensor, odd: Tensor, z: Tensor, swept: Tensor) -> Tensor:
         """Real eigenvalues: lead^j z + (lead^j - other^j) / (lead - other) (swept - lead z), over |lead|^j."""
@@ -265,11 +278,12 @@ class MomentumSymbol:
             return log - reference, value
         # a constant rate: the difference of the two leading roots directly, however small the gap
         (ahead, behind), slope = roots.small.tensor_split(2), roots.slope.tensor_split(2)[0]
-        plain_ahead, plain_behind = roots.plain.tensor_split(2)
-        apart = self._first_rate * gap * (self._pull + self._push * behind) / (ahead + behind + slope)
-        drop = torch.log1p(torch.where(plain_ahead, -apart / (1 + ahead), 0.0))
-        direct = (time - 1).clamp(min=0)[..., None] * drop
-        return torch.where(plain_ahead & plain_behind, direct, log - reference), value
+        usual = (roots.plain & ~roots.vanishes).tensor_split(2)
+        both_usual = usual[0] & usual[1]
+        apart = torch.where(both_usual, self._first_rate * gap * (self._pull + self._push * behind), 0.0)
+        apart = apart / torch.where(both_usual, (ahead + behind + slope) * (1 + ahead), 1.0)
+        direct = (time - 1).clamp(min=0)[..., None] * torch.log1p(-apart)
+        return torch.where(both_usual, direct, log - reference), value
 
     def slope(self, time: Tensor, base: Tensor) -> Tensor:
         # Asked only where two eigenvalues coincide, which takes sigma = 0 and equal decays: the slope multiplies sigma

@@ -28,6 +28,8 @@ from unhinge.theory.types import Number, Time
 
 __all__ = ["Propagator", "descent_propagator", "flow_propagator"]
 
+NEARLY_ZERO = 1e-6  # of the trace of a step: its roots are then below 1e-3
+
 
 class Propagator(Protocol):
     """What a path asks: matrices over time, and what is left of them in the end."""
@@ -153,9 +155,12 @@ def _momentum_in_closed_form(
             return None
         none = torch.zeros_like(shrink)
         rates = Rates(rates.features, rates.weight, none, none)
-    # The trace of the step at the lowest eigenvalue: below zero its larger root is negative, and signs alternate.
+    # The trace of the step at the lowest eigenvalue: below zero its larger root is negative, and signs alternate. Just
+    # below, as after rounding at Nesterov's rate of one over the largest singular value, both roots are almost zero:
+    # nothing is left of them that could alternate, and a product of steps, nearly without eigenvectors, is less exact.
     lowest = -(rates.mean_decay + eigen(spectrum, rates)[0].max()).item()
-    if 1 + options.factor + schedule.shape.highest * ((1 + options.factor) * lowest - shrink.item()) < 0:
+    trace = 1 + options.factor + schedule.shape.highest * ((1 + options.factor) * lowest - shrink.item())
+    if trace < (-NEARLY_ZERO if options.nesterov and not options.decoupled else 0):
         return None
     symbol = MomentumSymbol(schedule.shape, options, shrink)
     solved = commuting(spectrum, rates, symbol, factor)
