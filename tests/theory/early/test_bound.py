@@ -321,7 +321,7 @@ def test_the_spectral_norm_is_never_below(size: int) -> None:
     assert bool((actual <= exact * size ** (1 / 16) * 1.01).all())
 
 
-@pytest.mark.parametrize("name", ["cross_entropy", "adjusted", "cool", "focal", "binary", "squared"])
+@pytest.mark.parametrize("name", ["cross_entropy", "adjusted", "cool", "focal", "sharp focal", "binary", "squared"])
 def test_derivatives_stay_below_their_bounds(name: str) -> None:
     """Second and third derivatives by autograd at random logits inside the ball."""
     classes = 4
@@ -331,6 +331,7 @@ def test_derivatives_stay_below_their_bounds(name: str) -> None:
         "adjusted": (cross_entropy(classes, offsets), {"logit_adjustment": offsets}),
         "cool": (cross_entropy(classes, None, 0.7), {"temperature": 0.7}),
         "focal": (focal(classes, 2.0), {"loss": "focal"}),
+        "sharp focal": (focal(classes, 6.0), {"loss": "focal", "focus": 6.0}),
         "binary": (binary_cross_entropy(classes), {"loss": "binary_cross_entropy"}),
         "squared": (squared_error(classes), {"loss": "squared_error"}),
     }
@@ -358,11 +359,34 @@ def test_derivatives_stay_below_their_bounds(name: str) -> None:
             z = radius * z / z.norm()
             hessian = torch.autograd.functional.hessian(loss, z)
             assert torch.linalg.matrix_norm(hessian, 2) <= shape.curvature(radius) * (1 + 1e-9)
+            assert torch.linalg.eigvalsh(hessian).min() >= -shape.concavity(radius) * (1 + 1e-9) - 1e-12
             u = torch.randn(classes, generator=generator, dtype=torch.float64)
             u = u / u.norm()
             step = 1e-4
             third = gradient(z + step * u) - 2 * gradient(z) + gradient(z - step * u)
             assert (third / step**2).norm() <= shape.bend(radius) * (1 + 1e-3) + 1e-6
+
+
+@pytest.mark.parametrize("kind", ["anchored", "flow", "descent"])
+@pytest.mark.parametrize("loss", ["focal", "cross_entropy"])
+def test_differences_add_to_the_forcing_where_the_loss_is_not_convex(kind: str, loss: str) -> None:
+    """The focal loss of many classes is not, at zero logits already; its bounds once took it for convex."""
+    case = make_young([1] * 100, dim=4, scale=0.01, loss=loss, focus=5.0, bias=True)
+    zero = torch.zeros(100, dtype=torch.float64)
+    hessian = torch.autograd.functional.hessian(
+        lambda z: value(replace(case, target=case.target[:1]), torch.zeros(1, 4).double(), case.weight, z), zero
+    )
+    lowest = torch.linalg.eigvalsh(hessian).min().item()
+    path = getattr(case.problem(), kind)(case.features, case.weight, case.bias, lr=0.1)
+    certificate = path.certificate
+    assert certificate is not None
+    assert certificate.forcing.loss.concavity(0.0) >= max(0.0, -lowest - 1e-12)
+    assert (lowest < -0.1) == (loss == "focal")
+    at, block = certificate._measured([0.0])[0].norms, certificate.mover.block(0.0, 1.0)
+    apart = (1e-3, 0.0) if kind == "anchored" else (0.0, 1e-3)  # with fixed prototypes biases count with the features
+    near, far = (certificate.forcing(at, *moved, block) for moved in ((0.0, 0.0), apart))
+    which = 0 if kind == "anchored" else 1
+    assert (far[which] > near[which]) == (loss == "focal")
 
 
 # ---- questions -------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class Forcing:
     weights: Weights
     scales: tuple[float, float]  # square roots of c_1 and c_2
     has_bias: bool
-    convex: bool = False  # fixed prototypes: differences do not add to the forcing, and biases count with the features
+    frozen: bool = False  # fixed prototypes: biases count with the features, and only a lack of convexity adds up
 
     def __call__(self, at: dict[str, float], distance: float, bias: float, block: Block) -> tuple[float, float]:
         """For (features, prototypes) together, weighted by the push of the block, and for the biases; `bias` is their
@@ -76,10 +76,17 @@ class Forcing:
             slopes = at["slopes"] + rest
             plain_h, plain_w = at["features"] + head * rest, at["weight"] + body * rest
             plain_b = at["bias"] + many * rest
-        if self.convex:
+        if self.frozen:
             plain_h = min(plain_h, head * loss.farthest * weights.length)
             plain_b = min(plain_b, loss.farthest * weights.total) if self.has_bias else 0.0
-            return math.hypot(push[0] * plain_h, push[1] * plain_b), 0.0
+            # where the loss is not convex, differences do add: a square of |W| |h| + |b|, as Cauchy's inequality has it
+            pulls = (
+                weights.largest * head**2 * push[0] * self.scales[0],
+                weights.total * push[1] * self.scales[1] if self.has_bias else 0.0,
+            )
+            reach = at["largest_logits"] + head * far_h + (far_w if self.has_bias else 0.0)
+            apart = loss.concavity(reach) * sum(pulls) * distance
+            return math.hypot(push[0] * plain_h, push[1] * plain_b) + apart, 0.0
         shift = weights.largest * (head * far_h + body * far_w + far_h * far_w)
         reach = at["largest_logits"] + head * far_h + at["largest_feature"] * far_w + far_h * far_w + bias
         steepness = loss.curvature(reach)
@@ -90,7 +97,7 @@ class Forcing:
         if not block.damps or (block.bends and not loss.common):
             own = steepness * own
         else:  # the second derivative is symmetric in three vectors, so one direction bounds its change in all
-            own = loss.bend(reach) * reach * own if block.bends else 0.0
+            own = (loss.bend(reach) * reach if block.bends else loss.concavity(reach)) * own
         of_bias = plain_b + many * (steepness * shift + own)
         return math.hypot(push[0] * of_features, push[1] * of_weight), of_bias if self.has_bias else 0.0
 
@@ -243,7 +250,7 @@ class Certificate:
         known = [self.latest] if self.latest is not None and self.latest.time == ends[0] else []
         measured = known + self._measured(ends[len(known) :])
         for first, last in pairwise(measured):
-            small = self.forcing.convex or self._size(self.now) <= GIVE_UP * math.exp(min(first.log, 600.0))
+            small = self.forcing.frozen or self._size(self.now) <= GIVE_UP * math.exp(min(first.log, 600.0))
             # a state of zeros is known exactly; one that has nearly vanished is not
             small = small and (first.log > -600 or first.log == -math.inf)
             if not (first.usable and last.usable and small and self._travel(first, last)):

@@ -22,6 +22,11 @@ from unhinge.theory.numerics import LARGEST_EXPONENT
 __all__ = ["LossAtZero", "binary_cross_entropy", "cross_entropy", "focal", "squared_error"]
 
 
+# Functions of the radius are parts of a path, and a path can be pickled: so they are named, not written in place.
+def _constant(value: float, radius: float) -> float:
+    return value
+
+
 @dataclass(frozen=True)
 class LossAtZero:
     """What the linearization and its certificate know of a loss. Norms are Euclidean, of one example's logits."""
@@ -37,9 +42,10 @@ class LossAtZero:
     curvature: Callable[[float], float]  # radius -> largest norm of the second derivative
     bend: Callable[[float], float]  # radius -> largest |third derivative along u, u| over unit vectors u
     farthest: float  # largest distance of a gradient from that at zero; infinite if there is none
+    # radius -> how far the second derivative can lie below zero: nowhere, if the loss is convex
+    concavity: Callable[[float], float]
 
 
-# Functions of the radius are parts of a path, and a path can be pickled: so they are named, not written in place.
 def _softmax_peak(largest: float, apart: float, temperature: float, radius: float) -> float:
     return min(1.0, largest * math.exp(min(apart * radius / temperature, LARGEST_EXPONENT)))
 
@@ -51,10 +57,6 @@ def _softmax_curvature(largest: float, apart: float, temperature: float, radius:
 def _softmax_bend(largest: float, apart: float, temperature: float, radius: float) -> float:
     most = _softmax_peak(largest, apart, temperature, radius)
     return min(math.sqrt(2) * most, math.sqrt(most)) / temperature**3
-
-
-def _constant(value: float, radius: float) -> float:
-    return value
 
 
 def _logistic_bend(radius: float) -> float:
@@ -98,6 +100,7 @@ def cross_entropy(num_classes: int, logit_adjustment: Tensor | None = None, temp
         curvature=partial(_softmax_curvature, largest, apart, temperature),
         bend=partial(_softmax_bend, largest, apart, temperature),
         farthest=math.sqrt(2) / temperature,
+        concavity=partial(_constant, 0.0),
     )
 
 
@@ -120,6 +123,7 @@ def binary_cross_entropy(num_classes: int) -> LossAtZero:
         curvature=partial(_constant, 0.25),
         bend=_logistic_bend,
         farthest=math.sqrt(num_classes) / 2,
+        concavity=partial(_constant, 0.0),
     )
 
 
@@ -138,21 +142,19 @@ def squared_error(num_classes: int) -> LossAtZero:
         curvature=partial(_constant, 1.0),
         bend=partial(_constant, 0.0),
         farthest=math.inf,
+        concavity=partial(_constant, 0.0),
     )
 
 
 PIECES = 64  # of the range of a probability, on each of which the second derivative is bounded
 
 
-def _focal_curvature(a: float, b: float, high: float, g: float) -> float:
-    r"""At least the norm of the second derivative of the focal loss where :math:`a \le p_y \le b` and no probability
-    exceeds `high`.
+def _focal_bends(a: float, b: float, g: float) -> tuple[float, float]:
+    r"""Bounds of :math:`f''` from below and above where :math:`a \le p_y \le b`.
 
     With :math:`p = p_y`: :math:`f'' = gp(1-p)^{g-1}(2 + \log p) + g(g-1)p^2(1-p)^{g-2}|\log p|`, whose first term
     changes sign; taking both with their signs is what makes the bound close.
     """
-    if g == 0:
-        return min(0.5, high)
     most, least = g * b * (1 - a) ** (g - 1), g * a * (1 - b) ** (g - 1)
     bend_low, bend_high = 2 + math.log(a), 2 + math.log(b)
     upper = bend_high * (most if bend_high > 0 else least)
@@ -162,17 +164,37 @@ def _focal_curvature(a: float, b: float, high: float, g: float) -> float:
         lower += g * (g - 1) * a * a * (1 - b) ** (g - 2) * -math.log(b)
     elif g > 1:  # through |log p| <= (1 - p) / p
         upper += g * (g - 1) * b * (1 - a) ** (g - 1)
-    own = (1 - a) * ((1 - a) + min(high, 1 - a))  # of the gradient of log p_y, squared
+    return lower, upper
+
+
+def _focal_curvature(a: float, b: float, high: float, g: float) -> float:
+    r"""At least the norm of the second derivative of the focal loss where :math:`a \le p_y \le b` and no probability
+    exceeds `high`."""
+    if g == 0:
+        return min(0.5, high)
+    lower, upper = _focal_bends(a, b, g)
     slope = (1 - a) ** g + g * b * (1 - a) ** (g - 1) * -math.log(a)
-    return max(abs(upper), abs(lower)) * own + min(0.5, high) * slope
+    return max(abs(upper), abs(lower)) * _focal_own(a, high) + min(0.5, high) * slope
 
 
-def _focal_norm(start: float, focus: float, radius: float) -> float:
+def _focal_concavity(a: float, b: float, high: float, g: float) -> float:
+    r"""At most so far the second derivative lies below zero there: :math:`-f'` times a covariance does not."""
+    return 0.0 if g == 0 else max(0.0, -_focal_bends(a, b, g)[0]) * _focal_own(a, high)
+
+
+def _focal_own(a: float, high: float) -> float:
+    r"""At least :math:`\|\nabla\log p_y\|^2`."""
+    return (1 - a) * ((1 - a) + min(high, 1 - a))
+
+
+def _focal_most(
+    bound: Callable[[float, float, float, float], float], start: float, focus: float, radius: float
+) -> float:
     """Each factor is monotone in p, so its range on a short interval of p lies between its ends."""
     reach = min(math.sqrt(2) * radius, LARGEST_EXPONENT)
     low, high = start * math.exp(-reach), min(1.0, start * math.exp(reach))
     edges = [low * (high / low) ** (k / PIECES) for k in range(PIECES)] + [high]
-    return max(_focal_curvature(a, b, high, focus) for a, b in pairwise(edges))
+    return max(bound(a, b, high, focus) for a, b in pairwise(edges))
 
 
 def focal(num_classes: int, focus: float = 2.0) -> LossAtZero:
@@ -182,6 +204,7 @@ def focal(num_classes: int, focus: float = 2.0) -> LossAtZero:
     :math:`\nabla^2\ell = f''\nabla u\nabla u^\top - f'(\mathrm{diag}(p) - pp^\top)` with
     :math:`\|\nabla u\|^2 = (1 - p_y)^2 + \sum_{j\ne y}p_j^2`. The second derivative depends on the label, so no
     exact one is offered at zero: the bound of the error is some times farther from the truth than for cross-entropy.
+    Where :math:`f'' < 0`, which is where :math:`p_y` is small, the loss is not convex in the logits.
 
     Example:
         >>> round(focal(10, focus=0.0).scale, 12)  # cross-entropy
@@ -204,7 +227,8 @@ def focal(num_classes: int, focus: float = 2.0) -> LossAtZero:
         diagonal=zero,
         vector=zero,
         common=False,
-        curvature=partial(_focal_norm, start, focus),
+        curvature=partial(_focal_most, _focal_curvature, start, focus),
         bend=partial(_constant, math.inf),
         farthest=math.inf,
+        concavity=partial(_focal_most, _focal_concavity, start, focus),
     )

@@ -163,8 +163,8 @@ class Linearized:
         r"""Gradient flow of the features with the prototypes fixed; arguments as in :meth:`LayerPeeled.anchored`.
 
         With fixed prototypes the real loss is convex, so differences never grow by themselves: the error bound is
-        finite at all times. Biases must be trained at a rate proportional to that of the features, or not at all, for
-        anything to be proved.
+        finite at all times. (The focal loss is not convex, and its bound may end.) Biases must be trained at a rate
+        proportional to that of the features, or not at all, for anything to be proved.
         """
         schedules = rate_pair(lr)
         path = self.problem.anchored(features, weight, bias, lr=self._scaled(schedules))
@@ -279,7 +279,7 @@ class Linearized:
             batch = max(1, min(BATCH, NUMBERS_AT_ONCE // wide))
         return Certificate(
             mover,
-            Forcing(self.shape, weights, mover.scales, biases, convex=isinstance(path, AnchoredPath)),
+            Forcing(self.shape, weights, mover.scales, biases, frozen=isinstance(path, AnchoredPath)),
             measured,
             partial(_log_norm, path),
             self.scale.item() * self.problem.bias_drive.norm().item() if biases else 0.0,
