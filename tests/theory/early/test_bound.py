@@ -451,6 +451,23 @@ def test_float32_is_rounded_upwards() -> None:
     assert bool((bound[1:].double() >= double.error_bound([10, 100])).all())
 
 
+@pytest.mark.parametrize("kind", ["flow", "descent"])
+@pytest.mark.parametrize("tolerance", [0.1, 0.01])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_horizon_in_single_precision_is_rounded_downwards(kind: str, tolerance: float, seed: int) -> None:
+    """Rounded to the nearest number it could lie behind the last time at which the bound holds."""
+    case = make_young([2, 2, 2], dim=3, scale=1e-2 if kind == "flow" else 1e-4, seed=seed)
+    rate = 0.1 if kind == "flow" else 1e-7  # hundreds of millions of steps, which float32 does not tell apart
+    double, single = (
+        getattr(case.problem(), kind)(case.features.float().to(dtype), case.weight.float().to(dtype), lr=rate)
+        for dtype in (torch.float64, torch.float32)
+    )
+    horizon = single.horizon(tolerance)
+    assert horizon.dtype == torch.float32
+    assert horizon.item() <= double.horizon(tolerance).item() <= horizon.item() * (1 + 1e-3)
+    assert single.error_bound(horizon) <= tolerance
+
+
 def test_a_kernel_path_proves_nothing_and_says_so() -> None:
     case = make_young([3, 3, 3], dim=4)
     path = case.problem().kernel_flow(case.features, case.weight, torch.eye(9, dtype=torch.float64))

@@ -87,13 +87,12 @@ class EarlyPath:
         held = [k for k, bound in enumerate(self._all_relative(nodes, bounds)) if bound <= tolerance]
         last = held[-1] if held else 0
         if last == len(nodes) - 1:
-            horizon = math.inf if certificate.resting else nodes[-1]
-            return self._like(torch.tensor(horizon, dtype=torch.float64))
+            return self._downwards(math.inf if certificate.resting else nodes[-1])
         low, high = nodes[last], nodes[last + 1]
         while high - low > (1 if self.discrete else 1e-12 * high):  # the last digits of a bound mean nothing
             middle = math.floor((low + high) / 2) if self.discrete else (low + high) / 2
             low, high = (middle, high) if self._bounds([middle])[0] <= tolerance else (low, middle)
-        return self._like(torch.tensor(low, dtype=torch.float64))
+        return self._downwards(low)
 
     def learned(self, fraction: float = 0.5) -> Tensor:
         r"""The first time (or step) at which that share of each class is right, :math:`(C,)`; infinite if never
@@ -233,3 +232,8 @@ class EarlyPath:
         rounded = self._like(bounds)
         up = torch.nextafter(rounded, torch.full_like(rounded, math.inf))
         return torch.where(rounded.double() < bounds.to(rounded.device), up, rounded)
+
+    def _downwards(self, time: float) -> Tensor:
+        """In the dtype of the state, never above the value: a little later the bound would be above the tolerance."""
+        rounded = self._like(torch.tensor(time, dtype=torch.float64))
+        return torch.nextafter(rounded, torch.zeros_like(rounded)) if rounded.item() > time else rounded
