@@ -451,6 +451,13 @@ def test_float32_is_rounded_upwards() -> None:
     assert bool((bound[1:].double() >= double.error_bound([10, 100])).all())
 
 
+def test_where_biases_leave_the_range_of_floats_nothing_is_proved() -> None:
+    """Steps far too long for the decay: it was once an error of the biases."""
+    case = make_young([2, 2, 2], dim=3, weight_decay=0.5, bias=True)
+    path = case.problem().descent(case.features, case.weight, case.bias, lr=250.0)
+    assert path.error_bound([0, 150, 10**6]).isinf().tolist() == [False, True, True]
+
+
 @pytest.mark.parametrize("kind", ["flow", "descent"])
 @pytest.mark.parametrize("tolerance", [0.1, 0.01])
 @pytest.mark.parametrize("seed", range(3))

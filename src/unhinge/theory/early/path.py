@@ -200,20 +200,22 @@ class EarlyPath:
         return self._all_relative(times, [certificate.bound(float(time)) for time in times])
 
     def _all_relative(self, times: list[float], bounds: list[float]) -> list[float]:
-        """Bounds at these times over the norms of the state there."""
+        """Bounds at these times over the norms of the state there, of which nothing is asked where none is proved:
+        biases may have left the range of floats."""
         assert self.certificate is not None
-        moments = torch.tensor(times, dtype=torch.float64)
+        proved = [k for k, bound in enumerate(bounds) if math.isfinite(bound)]
+        relative = [math.inf] * len(bounds)
+        moments = torch.tensor([times[k] for k in proved], dtype=torch.float64)
         logs = self.certificate.log_norm(moments).tolist()
         biases = getattr(self.linear, "biases", None)
-        lengths = [0.0] * len(times)
+        lengths = [0.0] * len(proved)
         if biases is not None:
             lengths = biases.at(biases.symbol.times(moments)).detach().norm(dim=-1).tolist()
         unit = ROUNDING * torch.finfo(self._like(torch.zeros(())).dtype).eps
         # of features and prototypes, and of biases, which may be far longer
-        return [
-            self._relative(bound, log) + unit + self._relative(unit * length, log)
-            for bound, log, length in zip(bounds, logs, lengths, strict=True)
-        ]
+        for k, log, length in zip(proved, logs, lengths, strict=True):
+            relative[k] = self._relative(bounds[k], log) + unit + self._relative(unit * length, log)
+        return relative
 
     @staticmethod
     def _relative(absolute: float, log: float) -> float:
