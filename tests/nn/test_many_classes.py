@@ -357,6 +357,18 @@ def test_the_gradient_of_the_features_is_right(name):
     assert torch.autograd.gradcheck(lambda h: head(h, torch.tensor([0, 8, 8])), features)
 
 
+@pytest.mark.parametrize("way", ["backward", "grad"])
+@pytest.mark.parametrize("loss", ["unhinged", "taylor_softmax"])
+def test_a_second_derivative_is_refused_and_never_left_out(loss, way):
+    head, network = ManyClassHead(4, 9, loss), torch.nn.Linear(3, 4)
+    inputs = torch.randn(5, 3, requires_grad=True)
+    value = head(network(inputs), torch.arange(5))
+    (slope,) = torch.autograd.grad(value, inputs, create_graph=True)
+    penalized = value + slope.square().sum()
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        penalized.backward() if way == "backward" else torch.autograd.grad(penalized, network.weight)
+
+
 def test_a_step_between_forward_and_backward_does_not_change_the_gradient():
     """The loss was that of the rows before."""
     pair = Pair("taylor", 9, 4, 0.0)

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from unhinge.nn.contract import (
     as_class_weight,
@@ -44,9 +43,9 @@ class ManyClassHead(nn.Module):
     Equal to ``nn.Linear(in_features, num_classes, bias=bias)`` under the loss from logits and
     ``torch.optim.SGD(lr, weight_decay=weight_decay)``, up to rounding  [eq: three-numbers-step]. Call
     ``loss = head(features, target)``, ``loss.backward()`` and ``head.step(lr)``. The gradient flows on into the
-    features; several backward passes before a step add up, and so does ``torch.autograd.grad``. To leave a batch out,
-    call :meth:`zero_grad` of the head itself: those of a model around it and of an optimizer look at parameters, of
-    which it has none. A step costs :math:`O(Bp^2 + p^3)` for a batch of B (for the
+    features; several backward passes before a step add up, and so does ``torch.autograd.grad``. A second derivative is
+    refused. To leave a batch out, call :meth:`zero_grad` of the head itself: those of a model around it and of an
+    optimizer look at parameters, of which it has none. A step costs :math:`O(Bp^2 + p^3)` for a batch of B (for the
     unhinged loss :math:`O(Bp)`), after Vincent, de Brébisson and Bouthillier (arXiv 1412.7091, 1606.08061).
 
     **Which loss.** With the unhinged loss the classes cannot be told apart where they look alike: any balanced
@@ -497,19 +496,40 @@ class _LogitNumbers(torch.autograd.Function):
         return logits, features @ total, (features * turned).sum(-1)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *by: Tensor) -> tuple[Tensor | None, ...]:
         features, stored, mix, common, total, turned, labels, shares = ctx.saved_tensors
-        by_own, by_total, by_squares = by
-        if ctx.receive is not None:
-            ctx.receive(labels, features, *by)
+        by_own, by_total, by_squares = (part.detach() for part in by)
         back = None
-        if ctx.needs_input_grad[0]:
-            pulled = (by_own[..., None, :] @ stored.double()).squeeze(-2)
-            pulled = pulled @ mix if mix.ndim else pulled * mix
-            back = pulled + (by_own * shares).sum(-1, keepdim=True) * common
-            back = back + by_total[..., None] * total + 2 * by_squares[..., None] * turned
+        with torch.no_grad():
+            if ctx.receive is not None:
+                ctx.receive(labels, features, by_own, by_total, by_squares)
+            if ctx.needs_input_grad[0]:
+                pulled = (by_own[..., None, :] @ stored.double()).squeeze(-2)
+                pulled = pulled @ mix if mix.ndim else pulled * mix
+                back = pulled + (by_own * shares).sum(-1, keepdim=True) * common
+                back = back + by_total[..., None] * total + 2 * by_squares[..., None] * turned
+        if back is not None and torch.is_grad_enabled():  # create_graph=True
+            back = _Last.apply(back, features, *by)  # type: ignore[no-untyped-call]
         return back, None, None, None, None, by_own.new_zeros(())
+
+
+class _Last(torch.autograd.Function):
+    """A gradient that is not differentiated again: nothing would tell the rows of it.
+
+    It stands on every way back to the features. That of torch's `once_differentiable` does not, and
+    ``torch.autograd.grad`` goes around it without a word.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        raise RuntimeError(
+            "the gradient of a ManyClassHead cannot be differentiated again, because its rows would not follow. Take "
+            "head.linear() and a loss of its logits for that, or detach the gradient."
+        )
 
 
 def _new_ones(labels: Tensor) -> Tensor:
