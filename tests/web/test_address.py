@@ -55,3 +55,10 @@ def test_an_endless_address_is_not_read():
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**9), 10**9))
 def test_numbers_are_written_so_that_they_read_back(value):
     assert float(written(value)) == value
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.key)
+def test_no_slider_leaves_what_is_allowed(view):
+    for control in view.controls:
+        if control.kind in ("number", "count"):
+            assert control.low <= control.slide[0] < control.slide[1] <= control.high, control.key

@@ -7,11 +7,13 @@ import math
 import pytest
 import torch
 from hypothesis import Phase, assume, example, given, settings
+from hypothesis import strategies as st
 
 from unhinge import LayerPeeled
 from unhinge.web.address import default_state
 from unhinge.web.app import VIEWS
-from unhinge.web.panels import Answer
+from unhinge.web.figures import figure
+from unhinge.web.panels import Answer, Curve, Panel, Slot
 
 from web.strategies_web import small_states  # isort: skip
 
@@ -229,3 +231,18 @@ def test_weights_undo_the_collapse_of_small_classes():
 def test_what_cannot_be_shown_is_said_in_a_sentence(view, changes, words):
     with pytest.raises(ValueError, match=words):
         view.solve(default_state(view.key, view.controls).replaced(**changes))
+
+
+@given(low=st.floats(-200, 200), span=st.floats(0, 3))
+def test_every_logarithmic_axis_has_numbers(low, span):
+    """Powers of ten, or numbers at 1, 2 and 5, or even ones."""
+    ends = [10.0**low, 10.0 ** (low + span)]
+    axis = figure(Panel("x", "y", [Curve("y", [0.0, 1.0], ends)], code="", ylog=True), Slot("y", "y", ""))["layout"][
+        "yaxis"
+    ]
+    bottom, top = axis["range"]
+    powers = range(math.floor(bottom), math.ceil(top) + 1)
+    shown = [math.log10(number) for number in axis.get("tickvals", ())]
+    shown = shown or [k + math.log10(m) for k in powers for m in ((1, 2, 5) if "dtick" in axis else (1,))]
+    wanted = 1 if span >= 1.5 else 2
+    assert wanted <= sum(bottom - 1e-9 <= number <= top + 1e-9 for number in shown) <= 7

@@ -114,9 +114,20 @@ def _log(values: list[float]) -> Plotly:
     if not values:
         return axis
     low, high = math.log10(min(values)), math.log10(max(values))
-    low = max(low, -16.0, high - 40)
+    low = max(low, min(-16.0, high - 1), high - 40)
     spare = 0.05 * max(high - low, 0.3)
-    return axis | {"range": [low - spare, high + spare]} | ({"dtick": "D2"} if high - low < 1.5 else {})
+    ticks: Plotly = {"dtick": "D2"} if high - low < 1.5 else {}
+    if high - low < 0.65:  # only one of 1, 2 and 5 may lie between, or none
+        even = _even_numbers(10 ** (low - spare), 10 ** (high + spare))
+        ticks = {"tickvals": even, "ticktext": [f"{number:.6g}" for number in even], "tickfont": {"size": 11}}
+    return axis | {"range": [low - spare, high + spare]} | ticks
+
+
+def _even_numbers(low: float, high: float) -> list[float]:
+    """Two to six round numbers between two positive ones."""
+    tenth = 10.0 ** math.floor(math.log10((high - low) / 2))
+    step = next(tenth * factor for factor in (1, 2, 5, 10) if (high - low) / (tenth * factor) < 6)
+    return [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _left(panel: Panel) -> int:

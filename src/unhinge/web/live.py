@@ -27,8 +27,8 @@ FIELDS = (
     ("gamma", "γ, weight of the wrong logits"),
     ("feature_decay", "feature decay λ₁"),
     ("weight_decay", "weight decay λ₂"),
-    ("lr", "learning rate η of the prototypes"),
-    ("s", "η₁/η₂, rate of the features over that"),
+    ("lr", "rate η of the prototypes"),
+    ("s", "rate of the features over η"),
 )
 PANELS = (
     ("loss", "Loss", "The mean over the examples, without the decay terms; where it is negative, minus the loss."),

@@ -19,7 +19,7 @@ def decay_control(key: str, label: str, words: str, slide: tuple[float, float] =
 
 def horizon_control(label: str, words: str, longest: int = 10**9) -> Control:
     """How far the curves go, chosen by the view unless asked for."""
-    return count("horizon", label, words, None, 10, longest, log=True, slide=(100, 1_000_000))
+    return count("horizon", label, words, None, 10, longest, log=True, slide=(100, min(longest, 1_000_000)))
 
 
 DECAYS: tuple[Control, ...] = (
