@@ -142,15 +142,6 @@ def test_a_terminal_without_greek_letters_is_no_reason_to_fail():
     assert b"theorem-2-theta-sign               Whether the smaller exponent ?" in done.stdout
 
 
-def test_the_command_is_light_to_import():
-    source = str(Path(unhinge.__file__).parents[1])
-    code = (
-        "import sys, unhinge.cli; print([name for name in ('scipy', 'matplotlib', 'sklearn') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=source)
-    assert done.stdout == "[]\n"
-
-
 def test_the_list_shows_every_id_and_the_papers_label():
     code, out, _ = run("list")
     assert code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def fresh(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, check=True)
 
 
+@cache
 def imported_by(code: str) -> set[str]:
     """Modules that a fresh interpreter holds after `code`."""
     return set(fresh(f"{code}; print(' '.join(sys.modules))").stdout.split())
@@ -44,6 +46,15 @@ def test_importing_the_package_alone_brings_nothing_of_it_and_not_even_torch():
     actual = imported_by("import unhinge")
     assert {name for name in actual if name.startswith("unhinge")} == {"unhinge"}
     assert "torch" not in actual
+
+
+def test_parts_import_nothing_heavy_before_it_is_needed():
+    """One interpreter for all: each of them brings torch, which takes seconds."""
+    parts = ("data", "metrics", "monitor", "ood", "cli")
+    heavy = {*SLOW, "timm", "pytorch_ood", "openood"} - {"typer", "rich"}
+    steps = [f"import unhinge.{part}; print({part!r}, *({heavy!r} & set(sys.modules)))" for part in parts]
+    steps.append("import unhinge.paper.claims.report, unhinge.paper.claims.plots; print('matplotlib' in sys.modules)")
+    assert fresh("\n".join(steps)).stdout.split() == [*parts, "False"]
 
 
 PAPER = ("unhinge.paper", "unhinge.web", "unhinge.prediction")

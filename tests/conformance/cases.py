@@ -287,6 +287,12 @@ ON_SPHERE = ("bias", "weight_decay", "lr_weight")
 SPHERE_DECAY = {name: "feature_decay" for name in ("direction", "limit", "growth", "rate")}
 
 
+def on_sphere(given: Inputs, solve: Callable[[Inputs], Any], power: int = 2, **more: Any) -> Case:
+    """A problem with prototypes that stand still, where only the directions of the features matter."""
+    scaled = on_the_sphere(power)
+    return Case(given, solve, ignores=ON_SPHERE, scaled=scaled, loss_degree=1, held=True, **more)
+
+
 PATHS: dict[str, Case] = {
     "flow": Case(BALANCED, linear("flow"), refuses=GROWS),
     "flow, imbalanced": Case(UNEVEN, linear("flow"), refuses=GROWS),
@@ -341,57 +347,19 @@ PATHS: dict[str, Case] = {
         kernel_of(BALANCED.change(feature_decay=0.0)), partial(kernel_flow, held=True), refuses=GROWS, ignores=HELD
     ),
     "kernel, prototypes held, decay": Case(kernel_of(UNEVEN), partial(kernel_flow, held=True), ignores=HELD),
-    "spherical flow": Case(
-        SPHERE, spherical("flow"), ignores=ON_SPHERE, scaled=on_the_sphere(2), loss_degree=1, held=True
-    ),
-    "spherical flow with decay": Case(
-        SPHERE.change(feature_decay=0.1, lr=0.3),
-        spherical("flow"),
-        ignores=ON_SPHERE,
-        scaled=on_the_sphere(2),
-        loss_degree=1,
-        held=True,
-    ),
-    "spherical descent": Case(
-        SPHERE.change(lr=3.0),
-        spherical("descent"),
-        discrete=True,
-        ignores=ON_SPHERE,
-        scaled=on_the_sphere(2),
-        loss_degree=1,
-        held=True,
-    ),
-    "spherical descent, scheduled": Case(
+    "spherical flow": on_sphere(SPHERE, spherical("flow")),
+    "spherical flow with decay": on_sphere(SPHERE.change(feature_decay=0.1, lr=0.3), spherical("flow")),
+    "spherical descent": on_sphere(SPHERE.change(lr=3.0), spherical("descent"), discrete=True),
+    "spherical descent, scheduled": on_sphere(
         SPHERE.change(lr=0.5),
         spherical("descent", lambda given: given.lr * cosine(1.0, total=5, end=0.5)),
         discrete=True,
-        ignores=ON_SPHERE,
-        scaled=on_the_sphere(2),
-        loss_degree=1,
-        held=True,
     ),
-    "spherical descent with decay": Case(
-        SPHERE.change(lr=0.8, feature_decay=0.1),
-        spherical("descent"),
-        discrete=True,
-        refuses=SPHERE_DECAY,
-        ignores=ON_SPHERE,
-        scaled=on_the_sphere(2),
-        loss_degree=1,
-        held=True,
+    "spherical descent with decay": on_sphere(
+        SPHERE.change(lr=0.8, feature_decay=0.1), spherical("descent"), discrete=True, refuses=SPHERE_DECAY
     ),
-    "spherical descent, rescaled": Case(
-        SPHERE,
-        spherical("descent", rescaled=True),
-        discrete=True,
-        ignores=ON_SPHERE,
-        scaled=on_the_sphere(1),
-        loss_degree=1,
-        held=True,
-    ),
-    "spherical flow, rescaled": Case(
-        SPHERE, spherical("flow", rescaled=True), ignores=ON_SPHERE, scaled=on_the_sphere(1), loss_degree=1, held=True
-    ),
+    "spherical descent, rescaled": on_sphere(SPHERE, spherical("descent", rescaled=True), 1, discrete=True),
+    "spherical flow, rescaled": on_sphere(SPHERE, spherical("flow", rescaled=True), 1),
 }
 
 MOMENTS: dict[str, Case] = {

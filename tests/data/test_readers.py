@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -453,8 +452,3 @@ def test_images_left_unread_say_so_when_asked_for(tmp_path):
     make.cifar10_binary(tmp_path)
     with pytest.raises(MissingFile, match=r"pass train=True"):
         _ = quietly("cifar10", tmp_path, train=False).training
-
-
-def test_reading_data_imports_nothing_heavy_before_it_is_needed():
-    code = "import sys, unhinge.data; print({'sklearn', 'scipy', 'PIL', 'timm'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +43,3 @@ def test_a_yes_or_no_without_a_picture_is_not_drawn(tmp_path: Path):
     statement = find("corollary-2-etf-dimension")[0]
     assert draw_all([Record(statement, (0.0,), (0.0,), "")], tmp_path) == []
     assert not list(tmp_path.iterdir())
-
-
-def test_matplotlib_is_not_loaded_before_a_plot_is_asked_for():
-    code = "import sys, unhinge.paper.claims.report, unhinge.paper.claims.plots; print('matplotlib' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"
