@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.keeping import durable
+from unhinge.theory.numerics import falling
 from unhinge.theory.types import Number, OneRate, Rate, Time
 from unhinge.theory.validation import as_tensor, scalar
 
@@ -216,11 +217,7 @@ class Exponential:
         return torch.exp(self.decay.log() * time)
 
     def integral(self, time: Tensor) -> Tensor:
-        # (e^{ct} - 1) / c, regular at c = 0
-        speed = self.decay.log() * time
-        small = speed.abs() < 1e-5
-        safe = torch.where(small, 1.0, speed)
-        return time * torch.where(small, 1 + speed / 2 * (1 + speed / 3), torch.expm1(safe) / safe)
+        return time * falling(self.decay.log() * -time)  # (e^{ct} - 1) / c, regular at c = 0
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
