@@ -22,7 +22,7 @@ from unhinge.theory.numerics import EPS, NOISE, safe_divide, safe_sqrt
 from unhinge.theory.schedules import Schedule, needs_gradient, steady_rate
 from unhinge.theory.types import Number, Time
 
-__all__ = ["Commuting", "commuting", "eigen", "seen"]
+__all__ = ["Commuting", "commuting", "eigen", "seen", "tilts"]
 
 FAR = 300.0  # the logarithm of what an absent part may grow to: its square still fits
 
@@ -82,9 +82,10 @@ class Commuting:
         if some_uncoupled:
             pairs.extend((self.reference, gap) for gap in self._uncoupled_gaps())
         base, gap = (torch.cat([pair[k].expand(len(self.gaps)) for pair in pairs]) for k in range(2))
-        tilts = tilt(self.spectrum.sigma, self.rates, self.radius)
+        product = self.rates.features * self.rates.weight * self.spectrum.sigma**2
+        both = tilts(self.rates.half_gap, product, self.radius)
         flat = bool((self.radius == 0).any())
-        return _Asked(alone, uncoupled, bool(alone.any()), all_grow, some_uncoupled, flat, len(pairs), base, gap, tilts)
+        return _Asked(alone, uncoupled, bool(alone.any()), all_grow, some_uncoupled, flat, len(pairs), base, gap, both)
 
     def blocks(self, time: Tensor) -> Blocks:
         asked = self._asked
@@ -217,14 +218,12 @@ class Commuting:
         return survives * torch.exp(drift) * self.split(late, self.blocks(late))[0] * self.lead()
 
 
-def tilt(sigma: Tensor, rates: Rates, radius: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`1 + D/d` and :math:`1 - D/d`, the smaller one without cancellation."""
-    ratio = safe_divide(rates.half_gap, radius)
-    small = safe_divide(rates.features * rates.weight * sigma**2, radius**2)
-    small = small / (1 + ratio.abs())
-    up = torch.where(ratio >= 0, 1 + ratio, small)
-    down = torch.where(ratio <= 0, 1 - ratio, small)
-    return up, down
+def tilts(half_gap: Tensor, product: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`1 + D/d` and :math:`1 - D/d` where :math:`d^2 - D^2` is `product`, the smaller one without
+    cancellation; 1 where the radius d is 0."""
+    ratio = safe_divide(half_gap, radius)
+    small = safe_divide(product, radius**2) / (1 + ratio.abs())
+    return torch.where(ratio >= 0, 1 + ratio, small), torch.where(ratio <= 0, 1 - ratio, small)
 
 
 def eigen(spectrum: Spectrum, rates: Rates) -> tuple[Tensor, Tensor, Tensor]:
@@ -234,7 +233,7 @@ def eigen(spectrum: Spectrum, rates: Rates) -> tuple[Tensor, Tensor, Tensor]:
     radius = safe_sqrt(rates.half_gap**2 + product * sigma**2)
     decay = rates.feature_decay * rates.weight_decay
     omega = safe_divide(product * (sigma**2 - decay), radius + rates.mean_decay)
-    up, down = tilt(sigma, rates, radius)
+    up, down = tilts(rates.half_gap, product * sigma**2, radius)
     cross = safe_divide(sigma, radius)
     entries = [down, rates.features * cross, rates.weight * cross, up]
     plus = torch.stack(entries, -1).unflatten(-1, (2, 2)) / 2

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from unhinge.theory.linear.blocks import Blocks, Rates, survival
-from unhinge.theory.linear.commuting import seen
+from unhinge.theory.linear.commuting import seen, tilts
 from unhinge.theory.linear.momentum import Momentum
 from unhinge.theory.linear.products import normalized, ordered_products, scan
-from unhinge.theory.numerics import LAST_STEP, TINY, falling, safe_sqrt
+from unhinge.theory.numerics import LAST_STEP, TINY, falling, safe_divide, safe_sqrt
 from unhinge.theory.schedules import Schedule, needs_gradient
 from unhinge.theory.types import Number, Time
 from unhinge.theory.validation import check_steps, check_times
@@ -228,13 +228,8 @@ def flow_matrix(
     product = sigma**2 * clock * weight_clock
     delta = safe_sqrt(half**2 + product)
     excess = clock * weight_clock * (sigma**2 - feature_decay * weight_decay)
-    total = delta + mean
-    log = torch.where(total == 0, 0.0, excess / torch.where(total == 0, 1.0, total))
-    ratio = torch.where(delta == 0, 0.0, half / torch.where(delta == 0, 1.0, delta))
-    square = torch.where(delta == 0, 1.0, product / torch.where(delta == 0, 1.0, delta) ** 2)
-    small = square / (1 + ratio.abs())  # the smaller of 1 + ratio and 1 - ratio; nothing divides by zero unseen
-    up = torch.where(ratio >= 0, 1 + ratio, small)
-    down = torch.where(ratio <= 0, 1 - ratio, small)
+    log = safe_divide(excess, delta + mean)
+    up, down = tilts(half, product, delta)
     decayed = torch.exp(-2 * delta)
     spread = falling(2 * delta)
     entries = [
