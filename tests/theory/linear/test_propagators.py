@@ -355,3 +355,24 @@ def test_a_mode_that_vanishes_still_has_the_slopes_of_sgd(steps):
     ]
     expected = ((norms[0] - norms[1]) / (2 * width)).item()
     assert (0.0 if slope is None else slope.item()) == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("options", [{"nesterov": True}, {"decoupled": True}], ids=str)
+@pytest.mark.parametrize("momentum", [0.3, 0.5, 0.9])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 9])
+def test_where_biases_forget_their_start_they_have_the_slopes_of_their_neighbours(steps, momentum, options):
+    """At a rate times decay of one; central differences on both sides of it."""
+    case = make_case([2, 1], gamma=1.0, bias=True)
+
+    def answer(rate, decay):
+        problem = LayerPeeled(case.target, 2, gamma=1.0, feature_decay=2.0, weight_decay=decay)
+        path = problem.anchored_descent(case.features, case.weight, case.bias, lr=rate, momentum=momentum, **options)
+        state = path.at(steps)
+        return state.features.sum() + state.bias @ torch.tensor([1.0, -2.0], dtype=torch.float64)
+
+    point = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (0.5, 2.0)]
+    slopes = torch.autograd.grad(answer(*point), point)
+    width = 1e-6
+    for k, slope in enumerate(slopes):
+        sides = [answer(*(x + sign * width * (k == place) for place, x in enumerate((0.5, 2.0)))) for sign in (1, -1)]
+        assert slope.item() == pytest.approx((sides[0] - sides[1]).item() / (2 * width), rel=1e-6, abs=1e-7)

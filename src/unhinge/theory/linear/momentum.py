@@ -57,7 +57,7 @@ class Roots:
     def vanishes(self) -> Tensor:
         """Whether both eigenvalues are zero but for rounding, so that two steps leave nothing: Nesterov's where rate *
         eigenvalue is -1, as at the rate of one over the largest singular value."""
-        return torch.where(self.real, self.lead.detach().abs() <= 4 * EPS, self.det.detach() <= 0)
+        return torch.maximum(self.trace.detach().abs(), self.det.detach().abs()) <= 8 * EPS
 
     @property
     def log_modulus(self) -> Tensor:
@@ -85,18 +85,23 @@ class Roots:
         if not bool(gone.any()):
             return j * self.log_modulus, value
         log = j * torch.where(gone, 0.0, self.log_modulus)
-        third = self.trace * second - self.det * first  # zero, with a slope
-        early = torch.where(j == 0, first, torch.where(j == 1, second, third - third.detach()))
-        return torch.where(gone & (j > 2), -HUGE, log), torch.where(gone, torch.where(j > 2, 0.0, early), value)
+        third = self.trace * second - self.det * first  # zero, with a slope; later ones have none
+        fourth = -self.det * second
+        late = torch.where(j == 2, third - third.detach(), torch.where(j == 3, fourth - fourth.detach(), 0.0))
+        early = torch.where(j == 0, first, torch.where(j == 1, second, late))
+        return torch.where(gone & (j > 3), -HUGE, log), torch.where(gone, early, value)
 
     def _straight(self, j: Tensor, odd: Tensor, z: Tensor, swept: Tensor) -> Tensor:
         """Real eigenvalues: lead^j z + (lead^j - other^j) / (lead - other) (swept - lead z), over |lead|^j."""
-        lead = self.lead
-        safe = torch.where(self.real & (lead != 0), lead, 1.0)
-        gap = torch.where(self.real, torch.where(self.mirrored, -self.root, self.root), 0.0)
-        fall = torch.where(j == 0, 0.0, j * log_abs1p(-gap / safe))
-        flipped = odd & (gap / safe > 1)
+        lead, two = self.lead, self.real & ~self.vanishes
+        safe = torch.where(two & (lead != 0), lead, 1.0)
+        gap = torch.where(two, torch.where(self.mirrored, -self.root, self.root), 0.0)
+        share = gap / safe
+        single = share == 1  # the other is zero, and only the first step has a slope by it
+        fall = torch.where((j == 0) | single, 0.0, j * log_abs1p(-torch.where(single, 0.0, share)))
+        flipped = odd & (share > 1)
         drop = torch.where(flipped, 1 + torch.exp(fall), -torch.expm1(fall))
+        drop = torch.where(single, torch.where(j == 0, 0.0, torch.where(j == 1, share, 1.0)), drop)
         spread = torch.where(gap == 0, j / safe, drop / torch.where(gap == 0, 1.0, gap))
         sign = torch.where(odd & (lead < 0), -1.0, 1.0)
         return sign * (z + spread * (swept - lead * z))
@@ -115,7 +120,10 @@ def _unscaled(log: Tensor, value: Tensor) -> Tensor:
 def _power_of(fall: Tensor, steps: Tensor) -> Tensor:
     """(1 - fall)^steps, for any sign of the base."""
     sign = torch.where((fall > 1) & (steps % 2 == 1), -1.0, 1.0)
-    return sign * torch.exp(in_range(torch.where(steps == 0, 0.0, steps * log_abs1p(-fall))))
+    gone = fall == 1  # only the first power has a slope there
+    log = torch.where((steps == 0) | gone, 0.0, steps * log_abs1p(-torch.where(gone, 0.0, fall)))
+    usual = sign * torch.exp(in_range(log))
+    return torch.where(gone & (steps > 0), torch.where(steps == 1, 1 - fall, 0.0), usual)
 
 
 def _gathered(fall: Tensor, steps: Tensor) -> Tensor:
@@ -372,8 +380,9 @@ class MomentumSymbol:
         fall = 2 * step * self._pull / (roots.slope + roots.root)[0].clamp(min=TINY)
         plain = fall * _gathered(fall * decay, j) - spread * (fall - step * self._push)
         rest = _unscaled(*roots.power(steps, torch.ones_like(none)[None], none[None]))
-        other = safe_divide(1 - rest, decay)  # a pair that turns, or alternates: the decay is large
-        return torch.stack([kept[..., 0], kept[..., 1] + torch.where(roots.plain[0], plain, other)], -1)
+        other = safe_divide(1 - rest, decay)  # a pair that turns, alternates or vanishes: the decay is large
+        usual = (roots.plain & ~roots.vanishes)[0]
+        return torch.stack([kept[..., 0], kept[..., 1] + torch.where(usual, plain, other)], -1)
 
     def rest(self, decay: Tensor) -> Tensor:
         # A decoupled decay works against the whole of what the buffer has gathered, a coupled one is gathered with it.
