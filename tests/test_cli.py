@@ -396,6 +396,7 @@ def test_data_looks_at_a_folder_of_images_as_train_would(tmp_path: Path):
     result = CliRunner().invoke(app, ["data", f"folder:{tmp_path}", "--json"])
     assert result.exit_code == 1
     assert "Train with --image-size" in json.loads(result.stdout)[0]["words"]
+    assert "missing" not in CliRunner().invoke(app, ["data", f"folder:{tmp_path}"]).stdout  # they are there
     (tmp_path / "b" / "5.png").unlink()
     result = CliRunner().invoke(app, ["data", f"folder:{tmp_path}", "--json"])
     assert result.exit_code == 0

@@ -78,6 +78,7 @@ def _print(records: list[dict[str, object]]) -> None:
     table.add_column("data set", overflow="fold", min_width=15, max_width=30)  # room for all names but a long path
     table.add_column("what is there, or how to get it", overflow="fold")  # an address cut short helps nobody
     for record in records:
-        mark = Text("there", style="green") if record["there"] else Text("missing", style="yellow")
+        # "Not ready" is missing, damaged, or images of many sizes: the words beside it say which.
+        mark = Text("there", style="green") if record["there"] else Text("not ready", style="yellow")
         table.add_row(Text(f"{record['name']}\n").append(mark), Text(str(record["words"])))
     Console().print(table)
