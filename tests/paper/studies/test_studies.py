@@ -394,3 +394,21 @@ def test_the_first_run_that_finds_no_data_ends_the_sweep(tmp_path: Path, monkeyp
     with pytest.raises(DataError, match=r"train_32x32.mat is missing. Nothing further was trained"):
         reproduce_studies([STUDY], "quick", tmp_path, seeds=2)
     assert len(tried) == 1
+
+
+def test_the_report_takes_what_older_versions_wrote(tmp_path: Path):
+    """Without checksums, the words of an ordering, and the column that says which networks fit their images."""
+    (tmp_path / "collapse").mkdir()
+    ordering = {"statement": "A above B", "claimed_by": "us", "column": "digits", "verdict": "undecided"}
+    recipe = dict.fromkeys(("label", "note", "claim", "command"), "") | {
+        "id": "collapse",
+        "scale": "quick",
+        "seeds": [0],
+    }
+    recipe |= {"runs": 1, "runs_wanted": 1, "hours": 0.1, "failures": [], "orderings": [ordering]}
+    (tmp_path / "collapse" / "recipe.json").write_text(json.dumps(recipe))
+    table = "row,quantity,column,ours,standard_deviation,paper\nCE,accuracy,digits,97.5,,\n"
+    (tmp_path / "collapse" / "table.csv").write_text(table)
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "A above B" in page
+    assert "97.50" in page

@@ -55,7 +55,7 @@ def _orderings(orderings: Sequence[OrderingRecord]) -> str:
         f"<tr><td>{html.escape(ordering['statement'])}</td><td>{ordering['claimed_by']}</td>"
         f"<td>{html.escape(ordering['column'])}</td>"
         f'<td><span class="{COLORED.get(ordering["verdict"], "")}">{ordering["verdict"]}</span></td>'
-        f"<td>{html.escape(ordering['text'])}</td></tr>"
+        f"<td>{html.escape(ordering.get('text', ''))}</td></tr>"  # older versions wrote none
         for ordering in orderings
     ]
     return (
@@ -87,6 +87,6 @@ def _cell(row: Mapping[str, str] | None) -> str:
     ours = f"{float(row['ours']):.2f}" if row["ours"] else "–"
     if row["standard_deviation"]:
         ours += f" ± {float(row['standard_deviation']):.2f}"
-    if row["ours"] and row["interpolated"] == "no":
+    if row["ours"] and row.get("interpolated") == "no":
         ours += " †"
     return ours + (f' <span class="small">(paper {float(row["paper"]):.2f})</span>' if row["paper"] else "")
