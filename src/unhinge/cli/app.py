@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import signal
@@ -18,6 +17,7 @@ import typer
 
 from unhinge.cli import data, evaluate, explore, predict, reproduce, train, verify
 from unhinge.cli.completion import Commands
+from unhinge.results.sealed import FULL
 
 __all__ = ["app", "main"]
 
@@ -29,7 +29,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 FAILED, INTERRUPTED, CLOSED_PIPE = 1, 130, 141  # the last two: 128 plus the number of the signal, as shells report
-FULL = errno.ENOSPC, errno.EDQUOT  # the disk, or what one may use of it
 for module in (verify, reproduce, train, evaluate, predict, explore, data):
     module.add_to(app)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from unhinge.results.json import JsonRecord
 
 __all__ = [
+    "FULL",
     "SealError",
     "checked",
     "read_sealed",
@@ -31,6 +32,7 @@ __all__ = [
     "write_sealed",
 ]
 
+FULL = errno.ENOSPC, errno.EDQUOT  # the disk, or what one may use of it
 KEY = "crc32"
 FILES = "files"  # checksums of files beside a sealed one, by name
 
@@ -56,7 +58,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         with suppress(OSError):
             beside.unlink()
-        cure = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "remove the cause"
+        cure = "make room" if error.errno in FULL else "remove the cause"
         raise OSError(
             error.errno,
             f"{error.strerror}, while writing {path.name} ({len(content):,} bytes). What was saved before is whole: "
