@@ -8,8 +8,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from unhinge.nn.tracing import evaluating
-
 __all__ = ["count_flops", "count_parameters"]
 
 
@@ -22,9 +20,13 @@ def count_flops(model: nn.Module, shape: Sequence[int]) -> int:
     """
     parameter = next(model.parameters(), torch.empty(0))
     images = torch.zeros(tuple(shape), dtype=parameter.dtype, device=parameter.device)
-    # in evaluation mode: a counted pass should not move the running statistics
-    with evaluating(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(images)
+    was_training = model.training
+    model.eval()  # a counted pass should not move the running statistics
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(images)
+    finally:
+        model.train(was_training)
     return counter.get_total_flops()
 
 

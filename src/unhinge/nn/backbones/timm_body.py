@@ -7,8 +7,6 @@ import importlib
 import torch
 from torch import Tensor, nn
 
-from unhinge.nn.tracing import evaluating
-
 __all__ = ["TimmBody"]
 
 
@@ -41,8 +39,10 @@ class TimmBody(nn.Module):
         self.feature_dim = self._ask(in_channels, image_size)
 
     def _ask(self, in_channels: int, image_size: int) -> int:
-        with evaluating(self.model), torch.no_grad():
-            features = self.model(torch.zeros(1, in_channels, image_size, image_size))
+        was_training = self.model.training
+        with torch.no_grad():
+            features = self.model.eval()(torch.zeros(1, in_channels, image_size, image_size))
+        self.model.train(was_training)
         if features.ndim != 2:
             raise ValueError(f"this timm model gives features of shape {tuple(features.shape)}, not (b, p).")
         return int(features.shape[1])
