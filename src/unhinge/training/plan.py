@@ -62,8 +62,8 @@ def plan_of(recipe: Recipe, data_root: str | Path | None, device: torch.device) 
     flops = count_flops(network, (1, *material.train.images.shape[1:]))
     objective = objective_of(recipe, material.train.counts)
     network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-    moments = [time.perf_counter()]
     feed = batches(material.train.to(device), recipe.batch, seed=0, memory_format=torch.channels_last)
+    moments = [time.perf_counter()]
     for x, y in islice(feed, TIMED):
         logits, features = network(x, return_features=True)
         total = objective.weight_of(y).sum()

@@ -91,9 +91,10 @@ def _augmented(scale: str) -> list[Cell]:
 
 # Images of the largest class, and steps at the small scale: PAL had fitted every class of 1,500 after 3,240 of them.
 # With 500 the runs are those of the main table.
+LARGER_STEPS = 3240
 TAIL_SIZES: Mapping[str, Mapping[int, int | None]] = {
     "quick": {100: None},
-    "small": {500: 2000, 1500: 3240},
+    "small": {500: 2000, 1500: LARGER_STEPS},
     "paper": {1500: None},
 }
 
@@ -107,14 +108,18 @@ def _tail_sizes(scale: str) -> list[Cell]:
     return cells
 
 
-# The milder kinds of imbalance with 1,500 images in the largest class, which are more images in all, and so more steps.
-# Those of 100 : 1 are the runs of the sizes above.
-MILD: Mapping[tuple[Literal["exp", "step"], int], int] = {("exp", 100): 3240, ("exp", 10): 4000, ("step", 10): 4000}
+# Steps with 1,500 images in the largest class: a milder imbalance has more images in all, and so more steps. The runs
+# of 100 : 1 are those of the sizes above.
+LARGER_TAILS: Mapping[tuple[Literal["exp", "step"], int], int] = {
+    ("exp", 100): LARGER_STEPS,
+    ("exp", 10): 4000,
+    ("step", 10): 4000,
+}
 
 
 def _larger_tails(scale: str) -> list[Cell]:
     cells = []
-    for (profile, ratio), steps in MILD.items():
+    for (profile, ratio), steps in LARGER_TAILS.items():
         for method in (CE, PAL):
             recipe = recipe_of(Setting("cifar10", profile, ratio), method, scale, largest=max(TAIL_SIZES[scale]))
             recipe = of_steps(recipe, steps) if scale == "small" else recipe
